@@ -1,0 +1,271 @@
+# The second door: what happened.
+#
+# Law: every planned request is one row with one outcome, every read of a stream is one row with a time,
+# and nothing is averaged away. A log is complete only when its manifest says so; until then it is a set
+# of Arrow IPC streams to which workers append, and a killed process loses at most its last batch.
+#
+#     NAME.log/run.json                  what was about to happen; written first
+#     NAME.log/environment.json          who measured, on what, against which server
+#     NAME.log/worker-00/requests.arrows one row a request
+#     NAME.log/worker-00/reads.arrows    one row a read that carried stream bytes
+#     NAME.log/worker-00/health.arrows   ten rows a second about the instrument itself
+#     NAME.log/manifest.json             rows and hash of every shard; written last
+#
+# All stamps are ns since the run's epoch T0 on CLOCK_MONOTONIC; the manifest has T0 itself and its
+# wall-clock twin. `at_ns` is the kernel's receive stamp where there is one, `seen_ns` is ours.
+
+"""Log: the crash-safe Arrow record of what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loadshape.digest import digest_file
+from loadshape.errors import LogError
+from loadshape.manifest import find_member, read_manifest
+from loadshape.version import __version__
+
+VERSION = 1
+RUN_NAME = "run.json"
+ENVIRONMENT_NAME = "environment.json"
+
+
+class Outcome(IntEnum):
+    """How a planned request ended: the whole list. The value is the stored dictionary code."""
+
+    ok = 0
+    truncated = 1  # the stream ended without a finish
+    in_band_error = 2  # an error object inside a 200 stream
+    http_error = 3
+    no_token = 4  # finished without one token
+    refused = 5
+    reset = 6
+    protocol_error = 7
+    timeout_connect = 8
+    timeout_first = 9
+    timeout_idle = 10
+    timeout_total = 11
+    cancelled = 12  # a planned client abort, or cut at the declared end
+    not_sent = 13  # the generator failed to send it
+    not_reached = 14  # its predecessor failed, or the run ended by policy
+    lost = 15  # the log stops first; only recovery writes it
+
+
+OUTCOMES = tuple(outcome.name for outcome in Outcome)
+
+_STAMPS = "begun_ns connected_ns sent_ns written_ns head_ns first_byte_ns first_token_ns first_content_ns last_token_ns done_ns"
+_COUNTS = "prompt_tokens completion_tokens cached_tokens reasoning_tokens"
+
+REQUESTS = pa.schema(
+    [
+        pa.field("request", pa.uint32(), nullable=False),
+        pa.field("session", pa.uint32(), nullable=False),
+        pa.field("turn", pa.uint16(), nullable=False),
+        pa.field("target", pa.uint16(), nullable=False),
+        pa.field("node", pa.uint16(), nullable=False),
+        pa.field("worker", pa.uint16(), nullable=False),
+        pa.field("connection", pa.uint32()),
+        pa.field("reused", pa.bool_()),
+        pa.field("due_ns", pa.int64()),  # null: its due instant never came
+        *(pa.field(name, pa.int64()) for name in _STAMPS.split()),
+        pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("status", pa.uint16()),
+        pa.field("error", pa.string()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("reads", pa.uint32(), nullable=False),
+        pa.field("events", pa.uint32(), nullable=False),
+        pa.field("bytes_in", pa.uint64(), nullable=False),
+        pa.field("bytes_out", pa.uint64(), nullable=False),
+        *(pa.field(name, pa.uint32()) for name in _COUNTS.split()),
+        pa.field("server_request_id", pa.string()),
+    ]
+)
+READS = pa.schema(
+    [
+        pa.field("request", pa.uint32(), nullable=False),
+        pa.field("at_ns", pa.int64(), nullable=False),
+        pa.field("seen_ns", pa.int64(), nullable=False),
+        pa.field("bytes", pa.uint32(), nullable=False),
+        pa.field("events", pa.uint16(), nullable=False),
+        pa.field("deltas", pa.uint16(), nullable=False),
+        pa.field("kinds", pa.uint16(), nullable=False),
+        pa.field("tokens", pa.uint32()),
+    ]
+)
+HEALTH = pa.schema(
+    [
+        pa.field("worker", pa.uint16(), nullable=False),
+        pa.field("at_ns", pa.int64(), nullable=False),
+        pa.field("loop_lag_ns", pa.int64(), nullable=False),  # this tick against its planned instant
+        pa.field("decode_lag_ns", pa.int64(), nullable=False),  # worst stamp-to-decoded since the last tick
+        pa.field("runqueue_ns", pa.int64()),  # waiting for a core, cumulated (/proc/self/schedstat)
+        pa.field("cpu_ns", pa.int64(), nullable=False),  # user + system, cumulated
+        pa.field("gc_ns", pa.int64(), nullable=False),  # longest collector pause since the last tick
+        pa.field("steal_ns", pa.int64()),  # host-wide, cumulated (/proc/stat)
+        pa.field("throttled_ns", pa.int64()),  # this cgroup, cumulated (cpu.stat)
+        pa.field("realtime_offset_ns", pa.int64(), nullable=False),  # CLOCK_REALTIME - CLOCK_MONOTONIC
+        pa.field("in_flight", pa.uint32(), nullable=False),
+        pa.field("connections", pa.uint32(), nullable=False),
+        pa.field("backlog_rows", pa.uint32(), nullable=False),  # rows on their way to the disk
+        pa.field("rss_bytes", pa.uint64(), nullable=False),
+    ]
+)
+SCHEMAS = {"requests": REQUESTS, "reads": READS, "health": HEALTH}
+
+
+class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of one worker: its path inside the log, what it holds, and how much."""
+
+    path: str
+    table: str
+    rows: int
+    sha256: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The conditions of a run, fixed before its first packet. Stored as run.json and in the manifest."""
+
+    run: str  # 8 hex digits; every x-request-id is ls-<run>-<request>
+    trace_digest: str
+    trace_name: str
+    planned: int
+    duration_s: float
+    loop: dict[str, Any]
+    targets: list[dict[str, Any]]
+    receive: str  # "kernel" or "user": whose stamp at_ns is
+    pacing: str
+    processes: int
+    settings: dict[str, Any]
+    epoch_monotonic_ns: int
+    epoch_realtime_ns: int
+    offset_width_ns: int  # REALTIME and MONOTONIC were read within this width
+    tool: str = f"loadshape {__version__}"
+
+
+class LogManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The closing statement of a run: its presence makes a log complete."""
+
+    format: str = "loadshape log"
+    version: int = VERSION
+    run: Run
+    shards: list[Shard]
+    outcomes: dict[str, int]
+    ended: str  # "complete", "interrupted" or "stopped: why"
+    ended_ns: int
+    notes: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What happened in one run: three Arrow tables and their manifest.
+
+    `requests`, `reads` and `health` have the schemas REQUESTS, READS and HEALTH; requests are sorted by
+    number, reads by (request, time), health by (worker, time).
+    """
+
+    path: Path
+    manifest: LogManifest
+    environment: dict[str, Any]
+    requests: pa.Table
+    reads: pa.Table
+    health: pa.Table
+
+    @classmethod
+    def open(cls, path: str | Path) -> Log:
+        """Read the complete log at *path*. Raises LogError when it is damaged, incomplete or later than us."""
+        folder = Path(path)
+        if (folder / RUN_NAME).is_file() and not (folder / "manifest.json").exists():
+            raise LogError(f"{folder}: incomplete: the run was cut before its manifest was written")
+        manifest = read_manifest(folder, LogManifest, "log", VERSION, LogError)
+        tables = {name: _gather(folder, manifest.shards, name) for name in SCHEMAS}
+        return cls(
+            path=folder,
+            manifest=manifest,
+            environment=_read_environment(folder),
+            requests=tables["requests"].sort_by("request"),
+            reads=_sort_reads(tables["reads"]),
+            health=tables["health"].sort_by([("worker", "ascending"), ("at_ns", "ascending")]),
+        )
+
+    @property
+    def run(self) -> Run:
+        """The conditions of the run."""
+        return self.manifest.run
+
+    @property
+    def duration_s(self) -> float:
+        """Planned length of the run, or what was reached when it was cut before."""
+        return min(self.run.duration_s, self.manifest.ended_ns / 1e9) or self.run.duration_s
+
+    def verify(self, trace_digest: str | None = None) -> None:
+        """Check shard hashes, the sum of outcomes, and the trace's digest when given. Raises LogError."""
+        for shard in self.manifest.shards:
+            found = digest_file(find_member(self.path, shard.path, LogError))
+            if found != shard.sha256:
+                raise LogError(f"{self.path / shard.path}: sha256 is {found}, the manifest says {shard.sha256}")
+        counted = count_outcomes(self.requests)
+        if counted != self.manifest.outcomes:
+            raise LogError(f"{self.path}: outcomes are {counted}, the manifest says {self.manifest.outcomes}")
+        numbers = np.asarray(self.requests["request"])
+        if not np.array_equal(numbers, np.arange(self.run.planned)):
+            raise LogError(
+                f"{self.path}: {self.run.planned} requests were planned, {len(np.unique(numbers))} have a row"
+            )
+        if trace_digest is not None and trace_digest != self.run.trace_digest:
+            raise LogError(f"{self.path}: is of trace {self.run.trace_digest}, not of {trace_digest}")
+
+
+def count_outcomes(requests: pa.Table) -> dict[str, int]:
+    """Return {outcome: rows} for the outcomes that occur, in the order of Outcome."""
+    counts = pc.value_counts(requests["outcome"].cast(pa.string()))
+    found = {row["values"]: row["counts"] for row in counts.to_pylist()}
+    return {name: found[name] for name in OUTCOMES if name in found}
+
+
+def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read one shard; raises LogError when it is cut, damaged, or has other columns than *schema*."""
+    try:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+            table = stream.read_all()
+    except (pa.ArrowInvalid, pa.ArrowIOError, OSError, EOFError) as problem:
+        raise LogError(f"{path}: damaged, not a whole Arrow stream: {problem}") from None
+    if not table.schema.equals(schema):
+        raise LogError(f"{path}: its columns are not those of log version {VERSION}")
+    return table
+
+
+def _gather(folder: Path, shards: list[Shard], name: str) -> pa.Table:
+    schema = SCHEMAS[name]
+    tables = [schema.empty_table()]
+    for shard in shards:
+        if shard.table != name:
+            continue
+        table = read_stream(find_member(folder, shard.path, LogError), schema)
+        if table.num_rows != shard.rows:
+            raise LogError(f"{folder / shard.path}: has {table.num_rows} rows, the manifest says {shard.rows}")
+        tables.append(table)
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _sort_reads(reads: pa.Table) -> pa.Table:
+    # Rows of one request are in time order already, since one worker wrote them: a stable sort keeps that.
+    order = np.argsort(np.asarray(reads["request"]), kind="stable")
+    return reads.take(pa.array(order))
+
+
+def _read_environment(folder: Path) -> dict[str, Any]:
+    path = folder / ENVIRONMENT_NAME
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as problem:
+        raise LogError(f"{path}: not valid JSON: {problem}") from None
