@@ -61,8 +61,9 @@ class Outcome(IntEnum):
 
 OUTCOMES = tuple(outcome.name for outcome in Outcome)
 
-_STAMPS = "begun_ns connected_ns sent_ns written_ns head_ns first_byte_ns first_token_ns first_content_ns last_token_ns done_ns"
-_COUNTS = "prompt_tokens completion_tokens cached_tokens reasoning_tokens"
+_STAMPS = ["begun", "connected", "sent", "written", "head", "first_byte", "first_token", "first_content"]
+_STAMPS += ["last_token", "done"]
+_COUNTS = ["prompt", "completion", "cached", "reasoning"]
 
 REQUESTS = pa.schema(
     [
@@ -75,7 +76,7 @@ REQUESTS = pa.schema(
         pa.field("connection", pa.uint32()),
         pa.field("reused", pa.bool_()),
         pa.field("due_ns", pa.int64()),  # null: its due instant never came
-        *(pa.field(name, pa.int64()) for name in _STAMPS.split()),
+        *(pa.field(f"{name}_ns", pa.int64()) for name in _STAMPS),
         pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
         pa.field("status", pa.uint16()),
         pa.field("error", pa.string()),
@@ -84,7 +85,7 @@ REQUESTS = pa.schema(
         pa.field("events", pa.uint32(), nullable=False),
         pa.field("bytes_in", pa.uint64(), nullable=False),
         pa.field("bytes_out", pa.uint64(), nullable=False),
-        *(pa.field(name, pa.uint32()) for name in _COUNTS.split()),
+        *(pa.field(f"{name}_tokens", pa.uint32()) for name in _COUNTS),
         pa.field("server_request_id", pa.string()),
     ]
 )

@@ -1,0 +1,190 @@
+# Request bytes, prepared before they are due.
+#
+# Law: at the due instant nothing is encoded, joined or measured; the parts below are handed to sendmsg.
+#
+# A segment is JSON-escaped once and its bytes are shared by all requests that name it. A body is a list
+# of byte strings (scatter-gather), so a 200 kB shared prefix is never copied per request:
+#
+#     head (static, then Content-Length and X-Request-Id) | {"model":...,"messages":[{"role":"user","content":"
+#     | segment | segment | "}] | ,"max_tokens":64,"stream":true,... | }
+#
+# A key in the request's `params` segment replaces ours: whoever writes max_tokens there means it.
+
+"""Request bytes of a trace's rows for one target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from loadshape.errors import TraceError
+from loadshape.target import Secret, Target
+from loadshape.trace import Trace
+from loadshape.version import __version__
+
+PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+SHARED_FROM = 2  # escaped bytes are kept for segments that this many requests name
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One request's bytes, in the order of the wire."""
+
+    parts: list[bytes]
+    size_bytes: int
+
+
+class BodyBuilder:
+    """Turns rows of a trace into HTTP/1.1 requests for *target*."""
+
+    def __init__(self, trace: Trace, target: Target, *, run: str, key: Secret | None, extra: dict[str, Any]) -> None:
+        self._rows = _Rows(trace)
+        self._kinds = trace.segments["kind"].cast(pa.string()).to_pylist()
+        self._texts = trace.segments["text"].combine_chunks()
+        self._token_ids = trace.segments["token_ids"].combine_chunks()
+        self._target = target
+        self._run = run
+        self._extra = extra
+        self._heads = {api: _write_head(target, path, key) for api, path in PATHS.items()}
+        self._shared = _count_uses(trace)
+        self._escaped: dict[int, bytes] = {}
+        self._params: dict[int, dict[str, Any]] = {}
+
+    def prepare(self, row: int) -> Prepared:
+        """Return the bytes of the request in *row* of the trace."""
+        rows = self._rows
+        api, messages = rows.api[row], rows.messages(row)
+        content = self._chat(messages) if api == "chat" else self._prompt(messages)
+        body = [b"{", *content, b"," + msgspec.json.encode(self._fields(row))[1:]]
+        size = sum(map(len, body))
+        head = b"%bContent-Length: %d\r\nX-Request-Id: %b\r\n\r\n" % (
+            self._heads[api],
+            size,
+            name_request(self._run, rows.request[row]).encode(),
+        )
+        return Prepared([head, *body], size + len(head))
+
+    def _fields(self, row: int) -> dict[str, Any]:
+        model = self._rows.model[row] or self._target.model
+        fields: dict[str, Any] = {} if model is None else {"model": model}
+        fields |= {
+            "max_tokens": self._rows.output_tokens[row],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return fields | self._extra | self._read_params(self._rows.params[row])
+
+    def _chat(self, messages: list[tuple[str, list[int]]]) -> list[bytes]:
+        parts = [b'"messages":[']
+        for index, (role, segments) in enumerate(messages):
+            parts.append(b'%b{"role":"%b","content":' % (b"," if index else b"", role.encode()))
+            parts += self._content(segments)
+            parts.append(b"}")
+        parts.append(b"]")
+        return parts
+
+    def _content(self, segments: list[int]) -> list[bytes]:
+        if all(self._kinds[segment] == "text" for segment in segments):
+            return [b'"', *(self._escape(segment) for segment in segments), b'"']
+        parts = [b"["]
+        for index, segment in enumerate(segments):
+            parts.append(b"," if index else b"")
+            parts.append(self._content_part(segment))
+        return [*parts, b"]"]
+
+    def _content_part(self, segment: int) -> bytes:
+        kind, text = self._kinds[segment], self._texts[segment].as_py()
+        if kind == "text":
+            return b'{"type":"text","text":"%b"}' % self._escape(segment)
+        if kind == "json":
+            return bytes(text, "utf-8")
+        if kind == "image":
+            return msgspec.json.encode({"type": "image_url", "image_url": {"url": text}})
+        raise TraceError(f"segments.kind: {kind!r} (segment {segment}) cannot be part of a chat message")
+
+    def _prompt(self, messages: list[tuple[str, list[int]]]) -> list[bytes]:
+        segments = [segment for _, message in messages for segment in message]
+        kinds = {self._kinds[segment] for segment in segments}
+        if kinds == {"token_ids"}:
+            ids = [token for segment in segments for token in self._token_ids[segment].as_py()]
+            return [b'"prompt":' + msgspec.json.encode(ids)]
+        if kinds - {"text"}:
+            raise TraceError(
+                f"segments.kind: {sorted(kinds)} cannot make one completions prompt; use text or token_ids"
+            )
+        return [b'"prompt":"', *(self._escape(segment) for segment in segments), b'"']
+
+    def _escape(self, segment: int) -> bytes:
+        escaped = self._escaped.get(segment)
+        if escaped is None:
+            escaped = msgspec.json.encode(self._texts[segment].as_py())[1:-1]
+            if segment in self._shared:
+                self._escaped[segment] = escaped
+        return escaped
+
+    def _read_params(self, segment: int | None) -> dict[str, Any]:
+        if segment is None:
+            return {}
+        if segment not in self._params:
+            try:
+                self._params[segment] = msgspec.json.decode(self._texts[segment].as_py(), type=dict[str, Any])
+            except (msgspec.DecodeError, TypeError) as problem:
+                raise TraceError(f"segments.text: params in segment {segment} are no JSON object: {problem}") from None
+        return self._params[segment]
+
+
+class _Rows:
+    """The columns that a request is built from, as lists and flat arrays: a row costs a few slices."""
+
+    def __init__(self, trace: Trace) -> None:
+        requests = trace.requests
+        self.request: list[int] = requests["request"].to_pylist()
+        self.api: list[str] = requests["api"].cast(pa.string()).to_pylist()
+        self.output_tokens: list[int] = requests["output_tokens"].to_pylist()
+        self.model: list[str | None] = requests["model"].to_pylist()
+        self.params: list[int | None] = requests["params"].to_pylist()
+        messages = requests["messages"].combine_chunks()
+        parts = messages.values  # values keep the offsets valid, whatever slice this is
+        segments = parts.field("segments")
+        self._message_ends: list[int] = messages.offsets.to_pylist()
+        self._roles: list[str] = parts.field("role").cast(pa.string()).to_pylist()
+        self._segment_ends: list[int] = segments.offsets.to_pylist()
+        self._segments: list[int] = segments.values.to_pylist()
+
+    def messages(self, row: int) -> list[tuple[str, list[int]]]:
+        """Return [(role, segment numbers)] of one request."""
+        return [
+            (self._roles[part], self._segments[self._segment_ends[part] : self._segment_ends[part + 1]])
+            for part in range(self._message_ends[row], self._message_ends[row + 1])
+        ]
+
+
+def name_request(run: str, request: int) -> str:
+    """Return the x-request-id of a request: ls-<run>-<request>, 40 bytes at most."""
+    return f"ls-{run}-{request}"
+
+
+def _write_head(target: Target, path: str, key: Secret | None) -> bytes:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    fields = {
+        "Host": f"{host}:{target.port}",
+        "User-Agent": f"loadshape/{__version__}",
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "identity",  # a compressed stream would hold tokens back
+        "Content-Type": "application/json",
+    }
+    if key is not None:
+        fields["Authorization"] = f"Bearer {key.reveal()}"
+    fields |= target.headers
+    lines = [f"POST {target.path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+
+
+def _count_uses(trace: Trace) -> frozenset[int]:
+    """Return the segments that several requests name."""
+    used = trace.requests["messages"].combine_chunks().flatten().field("segments").flatten()
+    counts = used.value_counts()
+    return frozenset(row["values"] for row in counts.to_pylist() if row["counts"] >= SHARED_FROM)

@@ -1,0 +1,161 @@
+# Where a trace is sent, and whether it may be.
+#
+# Law: everything about a target is decided before the first packet. Its name is resolved once, its
+# addresses are pinned and written into the log, and an address outside of loopback and private ranges
+# needs an explicit permission with a rate cap, since a load generator pointed at a stranger is an
+# attack. A key is only ever a reference ("env:NAME" or "file:PATH"); the value is read by the process
+# that sends it, and no repr, log, manifest or traceback of ours contains it.
+
+"""Target: an OpenAI-compatible endpoint, its addresses, its key by reference, and permission to load it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from loadshape.errors import TargetError
+
+METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254", "100.100.100.200")  # clouds hand out credentials there
+
+
+class Secret:
+    """A string that does not show itself: repr, str and pickling through logs give stars."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the value; called where bytes are put on the wire, nowhere else."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An endpoint to send to.
+
+    `url` is the base that ends before /chat/completions, e.g. http://127.0.0.1:8000/v1. `model` None means
+    the only model that the endpoint serves. `key` is "env:NAME" or "file:PATH". `headers` are sent as they
+    are and never logged. `ca_file` replaces the system's certificate authorities; `insecure` turns
+    verification off and is recorded. `allow_public` names the host that may be loaded although it is public,
+    at `max_rate_hz` at most.
+    """
+
+    url: str
+    model: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    ca_file: str | None = None
+    insecure: bool = False
+    allow_public: str | None = None
+    max_rate_hz: float | None = None
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https"):
+            raise TargetError(f"target: expected http://host:port/v1 or https://..., found {_safe(self.url)!r}")
+        if not parts.hostname or parts.query or parts.fragment:
+            raise TargetError(f"target: expected a base URL without query, found {_safe(self.url)!r}")
+        if parts.username or parts.password:
+            raise TargetError("target: a password in the URL would end up in logs; use --key-env or --key-file")
+        try:
+            _ = parts.port
+        except ValueError as problem:
+            raise TargetError(f"target: {problem} in {_safe(self.url)!r}") from None
+        for name, value in self.headers.items():
+            if any(char in name + value for char in "\r\n\0"):
+                raise TargetError(f"target.headers: {name!r} contains a line break")
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.url.startswith("https:")
+
+    @property
+    def host(self) -> str:
+        """The host name as given."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The TCP port, by default that of the scheme."""
+        return urlsplit(self.url).port or (443 if self.tls else 80)
+
+    @property
+    def path(self) -> str:
+        """The path below which the API lies, without a trailing slash."""
+        return urlsplit(self.url).path.rstrip("/")
+
+    def resolve(self) -> list[str]:
+        """Return the addresses of the host. Raises TargetError when there are none or loading them is not allowed."""
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as problem:
+            raise TargetError(f"target: host {self.host!r} has no address: {problem.strerror or problem}") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        for address in addresses:
+            self._permit(ipaddress.ip_address(address.split("%")[0]))
+        return addresses
+
+    def _permit(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+        if str(address) in METADATA_ADDRESSES:
+            raise TargetError(f"target: {address} is a cloud metadata address; it is never loaded")
+        if not address.is_global or (self.allow_public == self.host and self.max_rate_hz):
+            return
+        raise TargetError(
+            f"target: {self.host} ({address}) is a public address; if you may load it, say so: "
+            f"--allow-target {self.host} --max-rate REQUESTS_PER_SECOND"
+        )
+
+    def read_key(self) -> Secret | None:
+        """Return the key that `key` refers to. Raises TargetError naming the reference, never the value."""
+        if self.key is None:
+            return None
+        source, _, name = self.key.partition(":")
+        if source == "env" and name:
+            value = os.environ.get(name, "")
+        elif source == "file" and name:
+            value = _read_key_file(Path(name))
+        else:
+            raise TargetError(
+                "target.key: expected env:NAME or file:PATH; a key itself is never given on a command line"
+            )
+        value = value.strip()
+        if not value:
+            raise TargetError(f"target.key: {source} {name} is empty or not set")
+        if not value.isascii() or not value.isprintable():
+            raise TargetError(f"target.key: {source} {name} holds characters that no HTTP header may carry")
+        return Secret(value)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a log may say about the target: no key, no header values."""
+        return {
+            "url": self.url,
+            "model": self.model,
+            "key": self.key.partition(":")[0] if self.key else None,
+            "header_names": sorted(self.headers),
+            "tls": {"verify": not self.insecure, "ca_file": self.ca_file} if self.tls else None,
+        }
+
+
+def _read_key_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise TargetError(f"target.key: file {path} cannot be read: {problem}") from None
+
+
+def _safe(url: str) -> str:
+    """Return a URL without what may be a password."""
+    return url.rpartition("@")[2][:80]
