@@ -18,6 +18,8 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 
 from loadshape.plan import NULL, Plan
 
@@ -69,11 +71,16 @@ class Scheduler:
         return released
 
     def look_ahead(self, until_ns: int) -> int:
-        """Return how many requests the clock makes due up to *until_ns*: connections to open ahead."""
+        """Return how many requests will be due by *until_ns*: connections to open ahead."""
         if self._stopped:
             return 0
         clocked = bisect_right(self._clocked_due, until_ns, lo=self._next_clocked) - self._next_clocked
-        return clocked + (bool(self._waiting) and self._waiting[0][0] <= until_ns)
+        return clocked + sum(1 for due_ns, _ in self._waiting if due_ns <= until_ns)
+
+    def upcoming(self, until_ns: int, *, skip: int = 0) -> Iterator[int]:
+        """Return the positions that the clock makes due up to *until_ns*, nearest first, without the first *skip*."""
+        end = bisect_right(self._clocked_due, until_ns, lo=self._next_clocked)
+        return islice(self._clocked, min(self._next_clocked + skip, end), end)
 
     def finish(self, position: int, ended_ns: int, *, succeeded: bool) -> None:
         """Tell that a released request ended; makes its successor, or its slot's next session, due."""

@@ -1,0 +1,136 @@
+# The worker processes of a run, seen from the coordinator.
+#
+# Law: a worker is a separate interpreter started with nothing but `-m`, in a session of its own, so that a
+# Ctrl-C at the terminal reaches the coordinator alone. All talk is JSON lines on its pipes. Whatever ends
+# the coordinator ends the pipes, and the workers with them.
+
+"""Crew: start worker processes, talk to them, and know when one is lost."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadshape.errors import InputError, ReplayError, WorkerLost
+from loadshape.replayer.job import Failed, Job, Order, Progress, Ready, Report, read_report, write_line
+
+END_S = 10.0  # a worker that was told to end, and has not after so long, is killed
+STDERR_NAME = "stderr.txt"
+
+
+class Crew:
+    """The workers of one run. A context manager: nobody is left behind."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = jobs
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._selector = selectors.DefaultSelector()
+        self._pending: list[bytes] = []
+
+    def __enter__(self) -> Crew:
+        for job in self._jobs:
+            folder = Path(job.log) / f"worker-{job.worker:02d}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / STDERR_NAME).open("wb") as errors:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "loadshape.replayer.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            assert process.stdout is not None
+            os.set_blocking(process.stdout.fileno(), False)
+            self._selector.register(process.stdout, selectors.EVENT_READ, len(self._processes))
+            self._processes.append(process)
+            self._pending.append(b"")
+            self._say(len(self._processes) - 1, job)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            if process.stdin is not None:
+                process.stdin.close()
+        deadline = time.monotonic() + END_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        self._selector.close()
+        for job in self._jobs:
+            errors = Path(job.log) / f"worker-{job.worker:02d}" / STDERR_NAME
+            if errors.is_file() and errors.stat().st_size == 0:
+                errors.unlink()
+
+    def tell(self, order: Order) -> None:
+        """Say the same to every worker that still listens."""
+        for worker in range(len(self._processes)):
+            self._say(worker, order)
+
+    def listen(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
+        """Yield what the workers say within *timeout_s*. Raises WorkerLost, ReplayError or InputError."""
+        for key, _ in self._selector.select(timeout_s):
+            worker = key.data
+            data = os.read(key.fd, 1 << 20)
+            *lines, self._pending[worker] = (self._pending[worker] + data).split(b"\n")
+            for line in lines:
+                report = read_report(line)
+                if isinstance(report, Failed):
+                    raise (InputError if report.is_input else ReplayError)(report.reason)
+                yield worker, report
+            if not data:
+                self._selector.unregister(key.fileobj)
+                self._check_exit(worker)
+
+    def gather_ready(self, timeout_s: float) -> list[Ready]:
+        """Wait until every worker is ready."""
+        ready: dict[int, Ready] = {}
+        deadline = time.monotonic() + timeout_s
+        while len(ready) < len(self._processes):
+            if time.monotonic() > deadline:
+                raise ReplayError(f"workers: {len(ready)} of {len(self._processes)} were ready after {timeout_s:.0f} s")
+            ready.update({worker: said for worker, said in self.listen(0.2) if isinstance(said, Ready)})
+        return [ready[worker] for worker in sorted(ready)]
+
+    def _say(self, worker: int, order: Order) -> None:
+        stdin = self._processes[worker].stdin
+        try:
+            assert stdin is not None
+            stdin.write(write_line(order))
+            stdin.flush()
+        except OSError:
+            pass  # it has ended; what it said last, or its exit, tells the rest
+
+    def _check_exit(self, worker: int) -> None:
+        code = self._processes[worker].wait()
+        if code == 0:
+            return
+        folder = Path(self._jobs[worker].log) / f"worker-{worker:02d}"
+        errors = (folder / STDERR_NAME).read_text(errors="replace").strip().splitlines()
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+        raise WorkerLost(
+            f"worker {worker} {how}{': ' + errors[-1] if errors else ''}; the log is incomplete, "
+            f"what was written before is in {folder}"
+        )
+
+
+def sum_progress(said: dict[int, Progress]) -> Progress:
+    """Return the sum over workers of what each said last."""
+    parts = said.values()
+    return Progress(
+        begun=sum(part.begun for part in parts),
+        ended=sum(part.ended for part in parts),
+        failed=sum(part.failed for part in parts),
+        in_flight=sum(part.in_flight for part in parts),
+        reads=sum(part.reads for part in parts),
+        late_ns=max((part.late_ns for part in parts), default=0),
+    )

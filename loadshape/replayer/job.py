@@ -1,0 +1,118 @@
+# What the coordinator and its workers say to each other.
+#
+# Law: one JSON line a message, on the worker's standard input and output. A job holds everything that a
+# worker needs except secrets: a key goes by reference, and the worker reads it itself. When the input
+# ends, the coordinator is gone, and the worker stops by itself: no orphan goes on sending.
+
+"""Settings, Job and the messages between the coordinator and a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from loadshape.log import Shard
+from loadshape.target import Target
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a trace is replayed; printed before the start and stored in the log.
+
+    Time limits are outcomes: a request that passes one ends as timeout_connect, timeout_first (no byte of
+    answer content), timeout_idle (between two reads) or timeout_total; None means no limit. `grace_s` is how
+    long requests may go on after the last due time; None means until their own limits.
+    """
+
+    processes: int = 0  # 0: as many as suit this host
+    receive: str = "auto"  # kernel, user, or auto: kernel where there is one
+    spin_us: int = 0
+    timeout_connect_s: float | None = 10.0
+    timeout_first_s: float | None = 600.0
+    timeout_idle_s: float | None = 300.0
+    timeout_total_s: float | None = None
+    grace_s: float | None = None
+    interrupt_grace_s: float = 5.0
+    body: dict[str, Any] = {}  # merged into every request's JSON body
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
+    """One worker's part of a run."""
+
+    trace: str
+    log: str
+    run: str
+    worker: int
+    target: Target
+    addresses: list[str]
+    settings: Settings
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """All workers are ready: time zero, on CLOCK_MONOTONIC."""
+
+    epoch_ns: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Send nothing more; cut what is still in flight after the grace."""
+
+    grace_s: float
+    reason: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The worker has its plan and its first connections; what it will use."""
+
+    receive: str
+    pacing: str
+    planned: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """Counts of one worker, ten times a second at most."""
+
+    begun: int
+    ended: int
+    failed: int
+    in_flight: int
+    reads: int
+    late_ns: int  # the worst lateness since the last message
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The worker's files are closed."""
+
+    shards: list[Shard]
+    outcomes: dict[str, int]
+    ended_ns: int
+    stopped: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The worker cannot go on; one line says why, and whether the user can fix it."""
+
+    reason: str
+    is_input: bool = False
+
+
+Order = Job | Start | Stop
+Report = Ready | Progress | Done | Failed
+
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+def write_line(message: Order | Report) -> bytes:
+    """Return one message as one line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def read_order(line: bytes) -> Order:
+    """Return what the coordinator said."""
+    return _orders.decode(line)
+
+
+def read_report(line: bytes) -> Report:
+    """Return what a worker said."""
+    return _reports.decode(line)

@@ -1,0 +1,102 @@
+# Who is in flight, and the one place where a request ends.
+#
+# Law: every request that the scheduler releases is entered once and ended once, and ends as one row.
+# Ending decides what becomes of the connection, tells the scheduler, and writes; nothing else does any of
+# the three. Planned = the sum of outcomes follows from that, and from `close`, which gives a row to every
+# request that was never released.
+
+"""Ledger: the requests in flight of one worker, their deadlines, and their ends."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+
+from loadshape.log import Outcome
+from loadshape.plan import NULL, Plan
+from loadshape.replayer.exchange import Exchange, Place, make_row, make_unsent_row
+from loadshape.replayer.limits import EXPLAINED, Limits
+from loadshape.replayer.lines import Lines
+from loadshape.replayer.recorder import RowWriter
+from loadshape.replayer.scheduler import NEVER, Scheduler
+
+
+class Ledger:
+    """Enters, watches and ends the requests of one plan. All times are ns since the epoch."""
+
+    def __init__(self, plan: Plan, scheduler: Scheduler, limits: Limits, rows: RowWriter, worker: int) -> None:
+        self.counts: Counter[Outcome] = Counter()
+        self.lines: Lines | None = None
+        self._plan = plan
+        self._scheduler = scheduler
+        self._limits = limits
+        self._rows = rows
+        self._worker = worker
+        self._in_flight: dict[int, Exchange] = {}
+        self._ended = bytearray(len(plan))
+        self._deadlines: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def enter(self, exchange: Exchange) -> None:
+        """Take in a request that has just begun."""
+        self._in_flight[exchange.position] = exchange
+        deadline_ns, _ = self._limits.find_deadline(exchange, self._plan)
+        heapq.heappush(self._deadlines, (deadline_ns, exchange.position))
+
+    def has_had_enough(self, exchange: Exchange) -> bool:
+        """Return whether the plan makes the client leave after the tokens that have come."""
+        enough = self._plan.abort_tokens[exchange.position]
+        return enough != NULL and exchange.tokens >= enough
+
+    def end(self, exchange: Exchange, outcome: Outcome, error: str | None, done_ns: int) -> None:
+        """End a request: its connection, its successor, its row."""
+        position = exchange.position
+        if self._in_flight.pop(position, None) is None:
+            return
+        connection = exchange.connection
+        if connection is not None and self.lines is not None:
+            response = exchange.response
+            self.lines.release(connection, reusable=response.complete and response.reusable and not connection.outgoing)
+        self._scheduler.finish(position, done_ns, succeeded=outcome is Outcome.ok)
+        self._write(position, outcome, make_row(exchange, self._place(position), outcome, done_ns, error))
+        exchange.connection = None
+
+    def next_deadline_ns(self) -> int:
+        """Return when `expire` may have something to do, NEVER if nothing is in flight."""
+        return self._deadlines[0][0] if self._deadlines else NEVER
+
+    def expire(self, now_ns: int) -> None:
+        """End every request that has passed one of its limits."""
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, position = heapq.heappop(self._deadlines)
+            exchange = self._in_flight.get(position)
+            if exchange is None:
+                continue
+            deadline_ns, outcome = self._limits.find_deadline(exchange, self._plan)
+            if deadline_ns <= now_ns:
+                self.end(exchange, outcome, EXPLAINED[outcome], now_ns)
+            else:
+                heapq.heappush(self._deadlines, (deadline_ns, position))
+
+    def cut(self, reason: str, now_ns: int) -> None:
+        """End everything in flight as cancelled."""
+        for exchange in list(self._in_flight.values()):
+            self.end(exchange, Outcome.cancelled, reason, now_ns)
+
+    def close(self, reason: str) -> None:
+        """Give a row to every request that was never released."""
+        for position in range(len(self._plan)):
+            if not self._ended[position]:
+                due_ns, request = self._plan.due_ns[position], self._plan.request[position]
+                row = make_unsent_row(request, self._place(position), due_ns, Outcome.not_reached, reason)
+                self._write(position, Outcome.not_reached, row)
+
+    def _place(self, position: int) -> Place:
+        return Place(self._plan.session[position], self._plan.turn[position], 0, self._worker)
+
+    def _write(self, position: int, outcome: Outcome, row: tuple[tuple[int, ...], tuple[str | None, ...]]) -> None:
+        self._ended[position] = 1
+        self.counts[outcome] += 1
+        self._rows.append_with_texts(*row)

@@ -1,0 +1,93 @@
+# The connections of one target: which are idle, which are opening, and what becomes of each.
+#
+# Law: a connection belongs to one request, or to the pool, or it is opening for the pool; in every other
+# case it is closed. The pool decides (pool.py), the network acts; here the two meet.
+
+"""Lines: the connections of one target."""
+
+from __future__ import annotations
+
+import time
+
+from loadshape.replayer.connection import Connection, Network
+from loadshape.replayer.pool import Pool
+
+OPENING_AT_ONCE = 128  # a burst of SYNs beyond a server's backlog costs a second each
+PAUSE_NS = 1_000_000_000  # nothing is opened ahead for so long after an attempt that failed
+
+
+class Lines:
+    """Takes connections from the pool, opens them ahead, and puts them back or closes them."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._pool: Pool[Connection] = Pool()
+        self._opening = 0
+        self._open = 0
+        self._paused_until_ns = 0
+
+    @property
+    def opening(self) -> int:
+        """Connections on their way into the pool."""
+        return self._opening
+
+    @property
+    def open(self) -> int:
+        """Connections that exist, in whatever state."""
+        return self._open
+
+    def take(self, now_ns: int) -> Connection | None:
+        """Return an idle connection that is fit for use at *now_ns* (monotonic)."""
+        return self._pool.take(now_ns)
+
+    def dial(self) -> Connection:
+        """Open a connection for a request that cannot wait for the pool. Raises OSError."""
+        connection = self._network.open()
+        self._open += 1
+        return connection
+
+    def dial_ahead(self, wanted: int) -> None:
+        """Open connections until *wanted* are idle or opening, OPENING_AT_ONCE at a time."""
+        if time.monotonic_ns() < self._paused_until_ns:
+            return
+        missing = wanted - len(self._pool) - self._opening
+        for _ in range(min(missing, OPENING_AT_ONCE - self._opening)):
+            try:
+                self.dial()
+            except OSError:
+                return  # the request that needs it will say why
+            self._opening += 1
+
+    def keep(self, connection: Connection) -> None:
+        """Take a connection that was opened ahead into the pool."""
+        self._opening -= 1
+        self._pool.put(connection, time.monotonic_ns())
+
+    def lose(self, connection: Connection) -> None:
+        """Count out a connection that could not be opened."""
+        self._open -= 1
+        if connection.exchange is None:
+            self._opening -= 1
+            self._paused_until_ns = time.monotonic_ns() + PAUSE_NS
+
+    def release(self, connection: Connection, *, reusable: bool) -> None:
+        """Take back the connection of a request that ended."""
+        connection.exchange = None
+        if reusable:
+            self._pool.put(connection, time.monotonic_ns())
+        else:
+            self._close(connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Close an idle connection that the server closed, or on which it sent something unasked."""
+        self._pool.discard(connection)
+        self._close(connection)
+
+    def close_idle(self) -> None:
+        """Close the connections that have been idle for too long."""
+        for connection in self._pool.expire(time.monotonic_ns()):
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._open -= 1
+        self._network.close(connection)

@@ -1,0 +1,151 @@
+# The network that runs everywhere: asyncio transports, for TLS and for systems without epoll.
+#
+# Law: the same Network, with our own stamps instead of the kernel's, and the log says so. The stamp is
+# taken first thing in data_received, before anything looks at the bytes. It includes whatever the event
+# loop did before it came to this socket, so the verdict judges such a run by its loop lag.
+
+"""Portable: the network over asyncio transports, with user stamps, for TLS and other systems."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+
+from loadshape.clock import measure_offset_ns
+from loadshape.errors import TargetError
+from loadshape.replayer.connection import Connection, Inbox, Owner
+from loadshape.replayer.scheduler import NEVER
+from loadshape.target import Target
+
+
+class Portable:
+    """The portable network: user stamps, any platform, TLS."""
+
+    receive = "user"
+
+    owner: Owner
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, addresses: list[str], target: Target) -> None:
+        self.inbox: Inbox = deque()
+        self.due_at_ns = NEVER
+        self._loop = loop
+        self._addresses = addresses
+        self._target = target
+        self._tls = make_tls(target)
+        self._opened = 0
+        self._open: dict[int, Connection] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+
+    def listen(self, owner: Owner, ready: Callable[[], None]) -> None:
+        """Say whom to call; nothing is watched here, since transports call by themselves."""
+        self.owner = owner
+        self._ready = ready
+
+    def open(self) -> Connection:
+        """Begin to connect to the next of the target's addresses, and to shake hands under TLS."""
+        connection = Connection(self._opened, None)
+        self._opened += 1
+        self._open[connection.number] = connection
+        self._opening[connection.number] = self._loop.create_task(self._connect(connection))
+        return connection
+
+    async def _connect(self, connection: Connection) -> None:
+        address = self._addresses[connection.number % len(self._addresses)]
+        try:
+            await self._loop.create_connection(
+                lambda: _Stream(self, connection),
+                address,
+                self._target.port,
+                ssl=self._tls,
+                server_hostname=self._target.host if self._tls else None,
+            )
+        except OSError as error:
+            self._open.pop(connection.number, None)
+            self.owner.failed(connection, error)
+        finally:
+            self._opening.pop(connection.number, None)
+
+    def send(self, connection: Connection, parts: list[bytes]) -> bool:
+        """Hand all parts to the transport; False when it could not pass them on at once."""
+        connection.handle.writelines(parts)
+        connection.outgoing = list(parts) if connection.handle.get_write_buffer_size() else []
+        return not connection.outgoing
+
+    def close(self, connection: Connection) -> None:
+        """Close at once, also while connecting."""
+        if self._open.pop(connection.number, None) is None:
+            return
+        connection.open = False
+        if connection.handle is not None:
+            connection.handle.abort()
+        elif task := self._opening.get(connection.number):
+            task.cancel()
+
+    def drain(self) -> None:
+        """Do nothing: transports fill the inbox by themselves."""
+
+    def tune(self) -> int:
+        """Return CLOCK_REALTIME - CLOCK_MONOTONIC; our own stamps do not need it."""
+        return measure_offset_ns()[0]
+
+    def shut(self) -> None:
+        """Close every connection."""
+        for connection in list(self._open.values()):
+            self.close(connection)
+
+    def hear(self, connection: Connection, what: bytes | OSError) -> None:
+        """Stamp and append; the owner looks at the inbox once, after all transports that are ready."""
+        seen_ns = time.monotonic_ns()
+        if connection.number not in self._open:
+            return
+        if not self.inbox:
+            self._loop.call_soon(self._ready)
+        self.inbox.append((connection, seen_ns, seen_ns, what))
+
+
+class _Stream(asyncio.Protocol):
+    """One transport's callbacks."""
+
+    def __init__(self, network: Portable, connection: Connection) -> None:
+        self._network = network
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._connection.handle = transport
+        self._connection.open = True
+        transport.set_write_buffer_limits(high=0)
+        self._network.owner.opened(self._connection)
+
+    def data_received(self, data: bytes) -> None:
+        self._network.hear(self._connection, bytes(data))
+
+    def eof_received(self) -> bool:
+        self._network.hear(self._connection, b"")
+        return True  # the owner closes
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._network.hear(self._connection, exc if isinstance(exc, OSError) else b"")
+
+    def resume_writing(self) -> None:
+        if self._connection.outgoing:
+            self._connection.outgoing = []
+            self._network.owner.written(self._connection)
+
+
+def make_tls(target: Target) -> ssl.SSLContext | None:
+    """Return the TLS context that *target* asks for, None for http. Raises TargetError for a bad CA file."""
+    if not target.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=target.ca_file)
+    except OSError as problem:
+        raise TargetError(f"target.ca_file: {target.ca_file} cannot be used: {problem}") from None
+    context.set_alpn_protocols(["http/1.1"])
+    if target.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,119 @@
+# What is due is begun, at its instant.
+#
+# Law: at the due instant a request costs one pool look-up, two clocks and one sendmsg. Everything else was
+# done before: bodies are built up to AHEAD_NS ahead, connections are opened when the plan will need them.
+# A request is begun late rather than not at all, and never early.
+
+"""Sender: begins what the scheduler releases; the network's owner."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+from loadshape.log import Outcome
+from loadshape.plan import Plan
+from loadshape.replayer.body import BodyBuilder, Prepared
+from loadshape.replayer.connection import Connection, Network, translate_error
+from loadshape.replayer.exchange import Exchange
+from loadshape.replayer.ledger import Ledger
+from loadshape.replayer.lines import Lines
+from loadshape.replayer.scheduler import NEVER, Scheduler
+
+BODIES_AHEAD_NS = 2_000_000_000
+LINES_AHEAD_NS = 200_000_000  # longer than a connect over an ocean, shorter than the idle limit
+BODIES_A_SLICE = 8
+
+
+class Sender:
+    """Begins and sends the requests of one plan."""
+
+    def __init__(self, plan: Plan, scheduler: Scheduler, ledger: Ledger, bodies: BodyBuilder, network: Network) -> None:
+        self.epoch_ns = time.monotonic_ns() + 3600 * 10**9  # far ahead until the start is known
+        self.begun = 0
+        self.worst_late_ns = 0
+        self.lines = Lines(network)
+        self._plan = plan
+        self._scheduler = scheduler
+        self._ledger = ledger
+        self._bodies = bodies
+        self._network = network
+        self._prepared: dict[int, Prepared] = {}
+
+    def now_ns(self) -> int:
+        """Return the time since the epoch."""
+        return time.monotonic_ns() - self.epoch_ns
+
+    def wake(self) -> None:
+        """Begin everything that is due. Called by the pacer, and from the middle of a drain."""
+        for position, due_ns in self._scheduler.release(self.now_ns()):
+            self._begin(position, due_ns)
+        self.look_ahead()
+
+    def look_ahead(self) -> None:
+        """Tell the network the next due instant."""
+        next_ns = self._scheduler.next_due_ns()
+        self._network.due_at_ns = next_ns if next_ns == NEVER else next_ns + self.epoch_ns
+
+    def prepare(self, now_ns: int) -> bool:
+        """Build a few bodies ahead; True when there are more to build now."""
+        # What is prepared is always the head of what is upcoming, so the rest begins after it.
+        upcoming = self._scheduler.upcoming(now_ns + BODIES_AHEAD_NS, skip=len(self._prepared))
+        positions = list(islice(upcoming, BODIES_A_SLICE))
+        for position in positions:
+            self._prepared[position] = self._bodies.prepare(self._plan.row[position])
+        return len(positions) == BODIES_A_SLICE
+
+    def dial_ahead(self, now_ns: int) -> None:
+        """Open the connections that the plan will soon need, close those that have been idle for too long."""
+        self.lines.close_idle()
+        self.lines.dial_ahead(self._scheduler.look_ahead(now_ns + LINES_AHEAD_NS))
+
+    def opened(self, connection: Connection) -> None:
+        """Use a connection for the request that waits for it, or keep it for the next one."""
+        if connection.exchange is None:
+            self.lines.keep(connection)
+        else:
+            connection.exchange.connected_ns = self.now_ns()
+            self._send(connection.exchange, connection)
+
+    def failed(self, connection: Connection, error: OSError) -> None:
+        """End the request whose connection could not be made."""
+        self.lines.lose(connection)
+        exchange = connection.exchange
+        if exchange is not None:
+            exchange.connection = None
+            self._ledger.end(exchange, *translate_error(error), self.now_ns())
+
+    def written(self, connection: Connection) -> None:
+        """Stamp the last byte of a request that did not fit into the socket at once."""
+        if connection.exchange is not None:
+            connection.exchange.written_ns = self.now_ns()
+
+    def _begin(self, position: int, due_ns: int) -> None:
+        begun_ns = self.now_ns()
+        prepared = self._prepared.pop(position, None) or self._bodies.prepare(self._plan.row[position])
+        exchange = Exchange(position, self._plan.request[position], due_ns, begun_ns, prepared)
+        self.begun += 1
+        self.worst_late_ns = max(self.worst_late_ns, begun_ns - due_ns)
+        self._ledger.enter(exchange)
+        connection = self.lines.take(begun_ns + self.epoch_ns)
+        if connection is not None:
+            self._send(exchange, connection)
+            return
+        try:
+            connection = self.lines.dial()
+        except OSError as error:
+            outcome, reason = translate_error(error)
+            self._ledger.end(exchange, outcome if outcome is not Outcome.reset else Outcome.refused, reason, begun_ns)
+        else:
+            connection.exchange, exchange.connection = exchange, connection
+
+    def _send(self, exchange: Exchange, connection: Connection) -> None:
+        connection.exchange, exchange.connection = exchange, connection
+        exchange.reused = int(connection.requests > 0)
+        connection.requests += 1
+        parts, exchange.parts = exchange.parts, []
+        exchange.sent_ns = self.now_ns()
+        if self._network.send(connection, parts):
+            exchange.written_ns = self.now_ns()

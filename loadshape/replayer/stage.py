@@ -1,0 +1,179 @@
+# The folder of a run: what is written before the first packet, and what after the last.
+#
+# Law: run.json is written before anything is sent, the manifest after everything is on disk; between the
+# two the folder belongs to the workers. A log that exists is never overwritten unless asked, or unless it
+# is the log of a run that was refused before its start.
+
+"""Stage: the log folder around a run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from loadshape.clock import measure_offset_ns
+from loadshape.digest import digest_file
+from loadshape.environment import describe_host
+from loadshape.errors import InputError, LogError
+from loadshape.log import (
+    ENVIRONMENT_NAME,
+    HEALTH,
+    OUTCOMES,
+    READS,
+    REQUESTS,
+    RUN_NAME,
+    VERSION,
+    LogManifest,
+    Outcome,
+    Run,
+    Shard,
+)
+from loadshape.manifest import NAME, read_manifest, sync_folder, write_manifest
+from loadshape.replayer.job import Done, Ready, Settings
+from loadshape.target import Target
+from loadshape.trace import Trace
+
+LEAD_NS = 500_000_000  # from the last ready worker to T0: enough for the order to arrive, and for a few ticks
+REFUSED = "refused before the start"
+
+
+class Stage:
+    """Holds the trace and the log folder of one run. A context manager: a trace from memory is put on disk."""
+
+    def __init__(self, trace: Trace | str | Path, log: Path, *, force: bool) -> None:
+        self.log = log
+        self._given = trace
+        self._force = force
+        self._scratch: Path | None = None
+
+    def __enter__(self) -> Stage:
+        _check_free(self.log, force=self._force)
+        if isinstance(self._given, Trace):
+            self.trace = self._given
+            self._scratch = Path(tempfile.mkdtemp(prefix="loadshape-"))
+            self.trace_path = self.trace.write(self._scratch / "memory.trace")
+        else:
+            self.trace_path = Path(self._given)
+            self.trace = Trace.open(self.trace_path)
+        self.trace.verify()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def prepare(self, facts: dict[str, Any]) -> None:
+        """Make the folder and write environment.json."""
+        if self.log.exists():
+            shutil.rmtree(self.log)
+        self.log.mkdir(parents=True)
+        environment = {"client": describe_host(), "server": facts}
+        (self.log / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(environment)) + b"\n")
+
+    def announce(self, run: Run) -> None:
+        """Write run.json: what is about to happen."""
+        write_manifest(self.log, run, RUN_NAME)
+
+    def conclude(self, run: Run, done: list[Done], ended: str) -> None:
+        """Write the manifest: the log is complete."""
+        outcomes: Counter[str] = Counter()
+        for part in done:
+            outcomes.update(part.outcomes)
+        if outcomes.total() != run.planned:
+            raise LogError(f"{self.log}: {run.planned} requests were planned, {outcomes.total()} have a row")
+        for part in done:
+            sync_folder((self.log / part.shards[0].path).parent)
+        manifest = LogManifest(
+            run=run,
+            shards=[shard for part in done for shard in part.shards],
+            outcomes={name: outcomes[name] for name in OUTCOMES if outcomes[name]},
+            ended=ended,
+            ended_ns=max(part.ended_ns for part in done),
+        )
+        write_manifest(self.log, manifest)
+
+    def refuse(self, run: Run, error: InputError) -> None:
+        """Write the complete log of a run that never started: every request not sent, with the reason."""
+        self.prepare({})
+        self.announce(run)
+        folder = self.log / "worker-00"
+        folder.mkdir()
+        tables = {"requests": _make_refused(self.trace, str(error)), "reads": READS.empty_table()}
+        shards = []
+        for name, table in (tables | {"health": HEALTH.empty_table()}).items():
+            path = folder / f"{name}.arrows"
+            with pa.ipc.new_stream(str(path), table.schema) as stream:
+                stream.write_table(table)
+            shards.append(Shard(str(path.relative_to(self.log)), name, table.num_rows, digest_file(path)))
+        outcomes = {Outcome.not_sent.name: run.planned}
+        write_manifest(self.log, LogManifest(run=run, shards=shards, outcomes=outcomes, ended=REFUSED, ended_ns=0))
+
+
+def describe_run(
+    trace: Trace,
+    run: str,
+    target: Target,
+    settings: Settings,
+    *,
+    addresses: list[str] | None = None,
+    ready: Ready | None = None,
+) -> Run:
+    """Return the conditions of a run that begins LEAD_NS from now."""
+    offset_ns, width_ns = measure_offset_ns(1000)
+    epoch_ns = time.monotonic_ns() + LEAD_NS
+    return Run(
+        run=run,
+        trace_digest=trace.digest,
+        trace_name=trace.manifest.name,
+        planned=trace.requests.num_rows,
+        duration_s=trace.manifest.duration_s,
+        loop=msgspec.to_builtins(trace.manifest.loop),
+        targets=[target.describe() | {"addresses": addresses or []}],
+        receive=ready.receive if ready else "none",
+        pacing=ready.pacing if ready else "none",
+        processes=settings.processes,
+        settings=msgspec.to_builtins(settings),
+        epoch_monotonic_ns=epoch_ns,
+        epoch_realtime_ns=epoch_ns + offset_ns,
+        offset_width_ns=width_ns,
+    )
+
+
+def _check_free(log: Path, *, force: bool) -> None:
+    if not log.exists():
+        return
+    if not log.is_dir() or not ((log / NAME).is_file() or (log / RUN_NAME).is_file()):
+        raise LogError(f"{log}: exists and is no log of ours, so it is not replaced; choose another name")
+    if force:
+        return
+    if (log / NAME).is_file() and read_manifest(log, LogManifest, "log", VERSION, LogError).ended == REFUSED:
+        return
+    raise LogError(f"{log}: exists; choose another name, or say --force to replace it")
+
+
+def _make_refused(trace: Trace, reason: str) -> pa.Table:
+    rows = trace.requests.num_rows
+    given = {name: trace.requests[name] for name in ("request", "session", "turn", "due_ns")}
+    zeros = {name: np.zeros(rows) for name in ("target", "node", "worker", "reads", "events", "bytes_in", "bytes_out")}
+    fixed = {"error": pa.array([reason[:200]] * rows)}
+    codes = pa.array(np.full(rows, int(Outcome.not_sent), np.int8))
+    fixed["outcome"] = pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES))
+    columns = []
+    for item in REQUESTS:
+        values = (given | zeros | fixed).get(item.name)
+        columns.append(
+            pa.nulls(rows, item.type)
+            if values is None
+            else pa.array(values, item.type)
+            if isinstance(values, np.ndarray)
+            else values
+        )
+    return pa.table(columns, schema=REQUESTS)
