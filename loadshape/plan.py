@@ -78,7 +78,7 @@ def check_loop(loop: Loop, workers: int) -> None:
 
 
 def _integers(column: object) -> list[int]:
-    values: list[int] = pc.fill_null(column, NULL).to_pylist()
+    values: list[int] = pc.fill_null(pc.cast(column, "int64"), NULL).to_pylist()
     return values
 
 

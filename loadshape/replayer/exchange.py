@@ -57,11 +57,10 @@ class Exchange:
         "written_ns",
     )
 
-    def __init__(self, position: int, request: int, due_ns: int, begun_ns: int, prepared: Prepared) -> None:
+    def __init__(self, position: int, request: int, prepared: Prepared) -> None:
         self.position = position
         self.request = request
-        self.due_ns = due_ns
-        self.begun_ns = begun_ns
+        self.due_ns = self.begun_ns = NULL
         self.parts = prepared.parts
         self.size_bytes = prepared.size_bytes
         self.response = Response()

@@ -1,7 +1,7 @@
 # What is due is begun, at its instant.
 #
 # Law: at the due instant a request costs one pool look-up, two clocks and one sendmsg. Everything else was
-# done before: bodies are built up to AHEAD_NS ahead, connections are opened when the plan will need them.
+# done before: requests are built up to BODIES_AHEAD_NS ahead, connections are opened when the plan will need them.
 # A request is begun late rather than not at all, and never early.
 
 """Sender: begins what the scheduler releases; the network's owner."""
@@ -13,7 +13,7 @@ from itertools import islice
 
 from loadshape.log import Outcome
 from loadshape.plan import Plan
-from loadshape.replayer.body import BodyBuilder, Prepared
+from loadshape.replayer.body import BodyBuilder
 from loadshape.replayer.connection import Connection, Network, translate_error
 from loadshape.replayer.exchange import Exchange
 from loadshape.replayer.ledger import Ledger
@@ -38,7 +38,7 @@ class Sender:
         self._ledger = ledger
         self._bodies = bodies
         self._network = network
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: dict[int, Exchange] = {}
 
     def now_ns(self) -> int:
         """Return the time since the epoch."""
@@ -61,7 +61,7 @@ class Sender:
         upcoming = self._scheduler.upcoming(now_ns + BODIES_AHEAD_NS, skip=len(self._prepared))
         positions = list(islice(upcoming, BODIES_A_SLICE))
         for position in positions:
-            self._prepared[position] = self._bodies.prepare(self._plan.row[position])
+            self._prepared[position] = self._make(position)
         return len(positions) == BODIES_A_SLICE
 
     def dial_ahead(self, now_ns: int) -> None:
@@ -92,8 +92,8 @@ class Sender:
 
     def _begin(self, position: int, due_ns: int) -> None:
         begun_ns = self.now_ns()
-        prepared = self._prepared.pop(position, None) or self._bodies.prepare(self._plan.row[position])
-        exchange = Exchange(position, self._plan.request[position], due_ns, begun_ns, prepared)
+        exchange = self._prepared.pop(position, None) or self._make(position)
+        exchange.due_ns, exchange.begun_ns = due_ns, begun_ns
         self.begun += 1
         self.worst_late_ns = max(self.worst_late_ns, begun_ns - due_ns)
         self._ledger.enter(exchange)
@@ -108,6 +108,9 @@ class Sender:
             self._ledger.end(exchange, outcome if outcome is not Outcome.reset else Outcome.refused, reason, begun_ns)
         else:
             connection.exchange, exchange.connection = exchange, connection
+
+    def _make(self, position: int) -> Exchange:
+        return Exchange(position, self._plan.request[position], self._bodies.prepare(self._plan.row[position]))
 
     def _send(self, exchange: Exchange, connection: Connection) -> None:
         connection.exchange, exchange.connection = exchange, connection

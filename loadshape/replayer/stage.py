@@ -150,7 +150,7 @@ def describe_run(
 def _check_free(log: Path, *, force: bool) -> None:
     if not log.exists():
         return
-    if not log.is_dir() or not ((log / NAME).is_file() or (log / RUN_NAME).is_file()):
+    if not any((log / name).is_file() for name in (NAME, RUN_NAME, ENVIRONMENT_NAME)):
         raise LogError(f"{log}: exists and is no log of ours, so it is not replaced; choose another name")
     if force:
         return

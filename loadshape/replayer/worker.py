@@ -107,7 +107,7 @@ class Worker:
     async def _warm_up(self) -> None:
         """Open the connections of the first moments and build the first bodies."""
         while self._sender.prepare(0):
-            await asyncio.sleep(0)
+            pass
         deadline = time.monotonic() + WARM_UP_S
         self._sender.dial_ahead(0)
         while self._sender.lines.opening and time.monotonic() < deadline:
