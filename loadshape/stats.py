@@ -4,17 +4,22 @@
 # default), because the raw values are always at hand. A quantile of too few values is not a number:
 # below SAMPLE_FLOOR / (1 - q) values it is None. The floor is that of MLPerf LoadGen's early stopping
 # (6.64 / (1 - q): the smallest n that can bound a quantile at 99 % confidence with no value over it).
+#
+# Infinite values are allowed (a request that never answered took for ever): a quantile that lies among
+# them, or between a finite value and one of them, is infinite and not nan.
 
 """Quantiles with sample floors, dispersion of counts, and coefficients of variation."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 SAMPLE_FLOOR = 6.64  # mlcommons/inference loadgen/early_stopping.cc: 662 values for p99, 6,636 for p99.9
 
 
@@ -24,10 +29,35 @@ def count_floor(q: float) -> int:
 
 
 def quantile(values: Floats, q: float) -> float | None:
-    """Return the quantile *q* in [0, 1], or None when there are fewer than count_floor(q) values."""
-    if len(values) < count_floor(q):
-        return None
-    return float(np.quantile(values, q))
+    """Return the quantile *q* in [0, 1), or None when there are fewer than count_floor(q) values."""
+    return quantiles(values, (q,))[0]
+
+
+def quantiles(values: Floats, qs: Sequence[float], weights: Integers | None = None) -> list[float | None]:
+    """Return the quantile of each *q*, None where there are fewer than count_floor(q) values.
+
+    *weights* are counts: the answer is that of every value repeated so often, without repeating it.
+    """
+    size = len(values) if weights is None else int(weights.sum())
+    ranks = [q * (size - 1) for q in qs if size >= count_floor(q)]
+    needed = sorted({neighbour for rank in ranks for neighbour in (math.floor(rank), math.ceil(rank))})
+    found = dict(zip(needed, _order_statistics(values, needed, weights), strict=True))
+    return [_interpolate(found, q * (size - 1)) if size >= count_floor(q) else None for q in qs]
+
+
+def _order_statistics(values: Floats, ranks: list[int], weights: Integers | None) -> list[float]:
+    if not ranks:
+        return []
+    if weights is None:
+        return [float(value) for value in np.partition(values, ranks)[ranks]]
+    order = np.argsort(values)
+    upto = np.cumsum(weights[order])
+    return [float(value) for value in values[order[np.searchsorted(upto, ranks, side="right")]]]
+
+
+def _interpolate(found: dict[int, float], rank: float) -> float:
+    low, high = found[math.floor(rank)], found[math.ceil(rank)]
+    return low if low == high else low + (high - low) * (rank - math.floor(rank))
 
 
 def variation(values: Floats) -> float | None:

@@ -30,6 +30,7 @@ from loadshape.conversation import ROLES
 from loadshape.digest import digest_json, digest_parts, digest_table
 from loadshape.errors import TraceError
 from loadshape.manifest import read_manifest, read_table, write_folder
+from loadshape.stats import Integers
 from loadshape.version import __version__
 
 VERSION = 1
@@ -109,12 +110,13 @@ class Trace:
     """Requests to come: two Arrow tables and their manifest.
 
     `requests` has the schema REQUESTS, `segments` has SEGMENTS. Make one with `Shape.trace` or open one
-    with `Trace.open`; both are immutable.
+    with `Trace.open`; both are immutable. `path` is where it was opened.
     """
 
     manifest: TraceManifest
     requests: pa.Table
     segments: pa.Table
+    path: Path | None = None
 
     @classmethod
     def build(cls, requests: pa.Table, segments: pa.Table, **about: Any) -> Trace:
@@ -141,7 +143,7 @@ class Trace:
         manifest = read_manifest(folder, TraceManifest, "trace", VERSION, TraceError)
         requests = read_table(folder, "requests.arrow", REQUESTS, TraceError)
         segments = read_table(folder, "segments.arrow", SEGMENTS, TraceError)
-        return cls(manifest, requests, segments)
+        return cls(manifest, requests, segments, folder)
 
     @property
     def digest(self) -> str:
@@ -150,14 +152,22 @@ class Trace:
 
     def verify(self) -> None:
         """Recompute the digest and check every invariant. Raises TraceError on any difference."""
-        check_tables(self.requests, self.segments, self.manifest.loop)
-        found = _digest(self.requests, self.segments, self.manifest.loop)
-        if found != self.digest:
-            raise TraceError(f"trace: its content has digest {found}, its manifest says {self.digest}")
-        if self.manifest.requests != self.requests.num_rows:
-            raise TraceError(
-                f"trace: the manifest counts {self.manifest.requests} requests, found {self.requests.num_rows}"
-            )
+        place = self.path or "trace"
+        try:
+            check_tables(self.requests, self.segments, self.manifest.loop)
+        except TraceError as problem:
+            raise TraceError(f"{place}: {problem}") from None
+        checks = (
+            ("digest", self.digest, _digest(self.requests, self.segments, self.manifest.loop)),
+            ("requests", self.manifest.requests, self.requests.num_rows),
+            ("sessions", self.manifest.sessions, len(pc.unique(self.requests["session"]))),
+        )
+        for field, stated, found in checks:
+            if stated != found:
+                raise TraceError(
+                    f"{place}: {field}: the manifest states {stated}, the content gives {found}; "
+                    "it was changed or damaged: make it again from its recipe"
+                )
 
     def write(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the trace to *path*, whole or not at all, and return the path.
@@ -170,6 +180,9 @@ class Trace:
 
 def check_tables(requests: pa.Table, segments: pa.Table, loop: Loop) -> None:
     """Raise TraceError unless the tables keep the invariants that a replay relies on."""
+    for name, table, schema in (("requests", requests, REQUESTS), ("segments", segments, SEGMENTS)):
+        if not table.schema.equals(schema):
+            raise TraceError(f"{name}: its columns are not those of the format: {table.schema.names}")
     rows = requests.num_rows
     if rows == 0:
         raise TraceError("trace: no requests; lengthen the duration or raise the rate")
@@ -229,8 +242,26 @@ def enumerate_column(values: list[str], names: tuple[str, ...]) -> pa.Dictionary
 
 def build_messages(roles: list[list[str]], segments: list[list[list[int]]]) -> pa.ListArray:
     """Return the `messages` column: per request, its roles and, for each, the segment numbers of its content."""
-    offsets = np.cumsum([0] + [len(row) for row in roles]).astype(np.int32)
-    flat_roles = enumerate_column([role for row in roles for role in row], ROLES)
-    flat_segments = pa.array([part for row in segments for part in row], pa.list_(pa.uint32()))
-    messages = pa.StructArray.from_arrays([flat_roles, flat_segments], fields=list(_MESSAGE))
-    return pa.ListArray.from_arrays(pa.array(offsets), messages, type=pa.list_(_MESSAGE))
+    parts = [part for row in segments for part in row]
+    return pack_messages(
+        messages=np.array([len(row) for row in roles], np.int64),
+        roles=np.array([ROLES.index(role) for row in roles for role in row], np.int64),
+        counts=np.array([len(part) for part in parts], np.int64),
+        segments=np.array([segment for part in parts for segment in part], np.int64),
+    )
+
+
+def pack_messages(messages: Integers, roles: Integers, counts: Integers, segments: Integers) -> pa.ListArray:
+    """Return the `messages` column from flat arrays.
+
+    Request i has the next messages[i] messages; message j has the role ROLES[roles[j]] and the next
+    counts[j] entries of *segments*.
+    """
+    lists = pa.ListArray.from_arrays(_offsets(counts), pa.array(segments, pa.uint32()), type=pa.list_(pa.uint32()))
+    names = pa.DictionaryArray.from_arrays(pa.array(roles, pa.int8()), pa.array(ROLES))
+    flat = pa.StructArray.from_arrays([names, lists], fields=list(_MESSAGE))
+    return pa.ListArray.from_arrays(_offsets(messages), flat, type=pa.list_(_MESSAGE))
+
+
+def _offsets(counts: Integers) -> pa.Array:
+    return pa.array(np.cumsum(np.r_[0, counts]), pa.int32())

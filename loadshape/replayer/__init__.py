@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import time
@@ -69,7 +68,7 @@ def replay(
         facts: dict[str, Any] = {"models": None}
         if preflight:
             try:
-                target, facts = asyncio.run(ask_target(target))
+                target, facts = ask_target(target)
             except TargetError as error:
                 stage.refuse(describe_run(stage.trace, run, target, settings), error)
                 raise

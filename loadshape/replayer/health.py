@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -23,7 +24,7 @@ from loadshape.plan import NULL
 
 _TICK_NS = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_CGROUP = Path("/sys/fs/cgroup/cpu.stat")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Vitals:
@@ -33,7 +34,7 @@ class Vitals:
         self._schedstat = _open("/proc/self/schedstat")
         self._stat = _open("/proc/stat")
         self._statm = _open("/proc/self/statm")
-        self._throttled = _open(str(_CGROUP)) if _CGROUP.is_file() and "throttled_usec" in _CGROUP.read_text() else None
+        self._is_bounded, self._throttled = _find_throttling()
         self._gc_started_ns = 0
         self._gc_longest_ns = 0
         gc.callbacks.append(self._watch_gc)
@@ -66,11 +67,26 @@ class Vitals:
 
     def _read_throttled(self) -> int:
         if self._throttled is None:
-            return NULL
+            return NULL if self._is_bounded else 0
         for line in os.pread(self._throttled, 4096, 0).decode().splitlines():
             if line.startswith("throttled_usec"):
                 return int(line.split()[1]) * 1000
         return NULL
+
+
+def _find_throttling() -> tuple[bool, int | None]:
+    """Return whether this process may have a CPU quota, and the file that counts its effect.
+
+    The root of the hierarchy has no quota and does not count, so there it is known to be zero.
+    """
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = next(line for line in lines if line.startswith("0::"))[3:]
+        stat = _CGROUPS / own.lstrip("/") / "cpu.stat"
+        if "throttled_usec" in stat.read_text():
+            return True, _open(str(stat))
+        return own != "/", None
+    return True, None
 
 
 def _open(path: str) -> int | None:

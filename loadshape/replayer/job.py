@@ -12,8 +12,11 @@ from typing import Any
 
 import msgspec
 
+from loadshape.errors import InputError
 from loadshape.log import Shard
 from loadshape.target import Target
+
+RECEIVE = ("auto", "kernel", "user")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +37,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     grace_s: float | None = None
     interrupt_grace_s: float = 5.0
     body: dict[str, Any] = {}  # merged into every request's JSON body
+    verbatim: str = ""  # the run file that these came from
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, before the first packet. Raises InputError naming the field."""
+        for name in ("connect", "first", "idle", "total"):
+            limit_s = getattr(self, f"timeout_{name}_s")
+            if limit_s is not None and not limit_s > 0:
+                raise InputError(
+                    f"timeout_{name}_s: expected more than 0 seconds, or nothing for no limit, found {limit_s}"
+                )
+        if self.grace_s is not None and not self.grace_s >= 0:
+            raise InputError(f"grace_s: expected 0 seconds or more, or nothing to wait for all, found {self.grace_s}")
+        if self.receive not in RECEIVE:
+            raise InputError(f"receive: expected one of {', '.join(RECEIVE)}, found {self.receive!r}")
+        if self.processes < 0 or self.spin_us < 0:
+            raise InputError("processes, spin_us: expected 0 or more")
+
+    def tell(self) -> str:
+        """Return one line with the values in force."""
+        limits = ("connect", "first", "idle", "total")
+        given = {name: getattr(self, f"timeout_{name}_s") for name in limits}
+        told = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in given.items() if limit_s is not None)
+        grace = "waits for the last answer" if self.grace_s is None else f"cut {self.grace_s:g} s after the last send"
+        return f"processes {self.processes}, limits: {told or 'none'}; {grace}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
@@ -78,6 +105,12 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     in_flight: int
     reads: int
     late_ns: int  # the worst lateness since the last message
+
+    def tell(self, planned: int) -> str:
+        """Return one line about a replay of *planned* requests under way."""
+        late = f", latest {self.late_ns / 1e6:.1f} ms late" if self.late_ns > 1_000_000 else ""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.begun:,} of {planned:,} sent, {self.in_flight} in flight{failed}{late}"
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

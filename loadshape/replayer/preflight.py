@@ -1,18 +1,18 @@
 # One question to the server before the first planned request: are you there, and is it you?
 #
-# Law: a few GETs, bounded in time, none of which generates a token. Their answers go into
-# environment.json, and an obvious mistake (nobody listens, wrong key, unknown model) is told in one line
-# instead of ten thousand failed requests. A server that has no /models is not a mistake.
+# Law: two GETs, bounded in time, none of which generates a token. Their answers go into environment.json,
+# and an obvious mistake (nobody listens, wrong key, unknown model) is told in one line instead of ten
+# thousand failed requests. A server that has no /models is not a mistake. Redirects are not followed: a
+# key would follow them.
 
 """Ask the target what it is, and refuse the obvious mistakes."""
 
 from __future__ import annotations
 
+import http.client
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-import aiohttp
 import msgspec
 
 from loadshape.errors import TargetError
@@ -24,27 +24,19 @@ TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
 
 
-async def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
+def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
     """Return the target with its model filled in, and what the server says of itself.
 
     Raises TargetError when nobody listens, the key is refused, or the model is not served.
     """
-    key = target.read_key()
-    headers = {"User-Agent": f"loadshape/{__version__}", **target.headers}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key.reveal()}"
-    limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    connector = aiohttp.TCPConnector(ssl=make_tls(target) or True)
-    async with aiohttp.ClientSession(timeout=limit, headers=headers, connector=connector) as session:
-        status, models = await _get(session, target, target.url.rstrip("/") + "/models")
-        root = urlunsplit((*urlsplit(target.url)[:2], "", "", ""))
-        _, version = await _get(session, target, root + "/version")
+    status, models = _get(target, target.path + "/models")
     if status in (401, 403):
         raise TargetError(
             f"target: {target.url} refused the key (HTTP {status}); give one with --key-env or --key-file"
         )
+    _, version = _get(target, "/version")
     served = _list_models(models)
-    facts = {"models": models if served else None, "version": version, "models_status": status}
+    facts = {"models": models if served else None, "models_status": status, "version": version}
     return replace(target, model=_choose_model(target, served)), facts
 
 
@@ -65,21 +57,32 @@ def _list_models(answer: Any) -> list[str]:
     return [entry["id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-async def _get(session: aiohttp.ClientSession, target: Target, url: str) -> tuple[int, Any]:
+def _get(target: Target, path: str) -> tuple[int, Any]:
+    """Return the status and the JSON of one page; None where it is no JSON."""
+    key = target.read_key()
+    headers = {"User-Agent": f"loadshape/{__version__}", "Accept": "application/json", **target.headers}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key.reveal()}"
+    connection = _connect(target)
     try:
-        async with session.get(url, allow_redirects=False) as response:
-            raw = await response.content.read(MAX_ANSWER_BYTES)
-            return response.status, msgspec.json.decode(raw)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, msgspec.json.decode(answer.read(MAX_ANSWER_BYTES))
     except msgspec.DecodeError:
-        return response.status, None
+        return answer.status, None
     except TimeoutError:
         raise TargetError(
             f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; --no-preflight replays all the same"
         ) from None
-    except aiohttp.ClientError as problem:
-        raise TargetError(f"target: nobody answers at {target.url}: {_first_line(problem)}") from None
+    except (OSError, http.client.HTTPException) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+        raise TargetError(f"target: nobody answers at {target.url}: {reason}") from None
+    finally:
+        connection.close()
 
 
-def _first_line(problem: Exception) -> str:
-    cause = getattr(problem, "os_error", None) or problem
-    return (getattr(cause, "strerror", None) or str(cause) or type(problem).__name__).splitlines()[0]
+def _connect(target: Target) -> http.client.HTTPConnection:
+    context = make_tls(target)
+    if context is None:
+        return http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
+    return http.client.HTTPSConnection(target.host, target.port, timeout=TIMEOUT_S, context=context)

@@ -1,0 +1,126 @@
+# The control-sequence filter: text must not be able to change the structure of a request.
+#
+# Law: this filter removes characters and chat-template tokens; it judges no meaning and is no protection
+# against prompt injection. Its steps are named, counted and versioned: a change of any step is a new
+# VERSION, because it changes what a fixture contains.
+#
+# Theory: the order matters. Invisible characters go first, as they can hide inside a token; then the text
+# is composed (NFC); then tokens are replaced by one blank, never by nothing, so that what stood left and
+# right of one cannot join to a new one. Recognizers read the filtered text; findings are reported in
+# the text as it was, so the filter keeps, where it changed anything, where each character came from.
+#
+# Sources: Unicode 15 chapters 23.2 (layout controls), 23.9 (tags), UAX 15 (NFC); the control tokens of
+# Llama 2 and 3, Mistral, Gemma, Qwen, ChatML, GPT-2, Phi and DeepSeek templates.
+
+"""Remove control characters, invisible characters and chat-template tokens from text, and count them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NAME = "control-sequence filter"
+VERSION = 1
+
+_INVISIBLE = {
+    "controls": "\x00-\x08\x0b-\x1f\x7f-\x9f",  # C0 and C1 without \t and \n
+    "surrogates": "\ud800-\udfff",
+    "bidi": "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069",
+    "zero_width": "\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff",
+    "tags": "\U000e0000-\U000e01ef",  # tags, and the variation selectors that can carry hidden bytes
+}
+_STEPS = re.compile(
+    r"(?P<line_ends>\r\n?)|" + "|".join(f"(?P<{name}>[{members}])" for name, members in _INVISIBLE.items())
+)
+_TOKENS = re.compile(
+    r"<\|[A-Za-z0-9_]{1,64}\|>"  # ChatML, GPT-2, Llama 3, Qwen, Phi
+    r"|<\uff5c[^\uff5c<>\s]{1,64}\uff5c>"  # DeepSeek
+    r"|</?s>|<<?/?SYS>>?|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]"  # Llama 2, Mistral
+    r"|<(?:start_of_turn|end_of_turn|bos|eos|pad|unk)>"  # Gemma
+)
+_SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|<[|\uff5c/s<Sebpu]|\[/?[IATS]|[\u0300-\U0010ffff]|\xad")
+_CLUSTER = re.compile(r"[\x00-\x7f]?[\x80-\U0010ffff]*", re.DOTALL)  # no ASCII character composes backwards
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The filtered text, and `origins`: for each of its characters, and for its end, where it came from.
+
+    `origins` is None where the filter changed nothing.
+    """
+
+    text: str
+    origins: tuple[int, ...] | None = None
+
+    def locate(self, start: int, end: int) -> tuple[int, int]:
+        """Return the stretch of the original text that became text[start:end]."""
+        if self.origins is None:
+            return start, end
+        while end < len(self.text) and self.origins[end] == self.origins[end - 1]:
+            end += 1  # several characters that were composed together: their origin is one stretch
+        return self.origins[start], self.origins[end]
+
+
+def filter_text(text: str, counts: Counter[str]) -> Filtered:
+    """Return *text* without control sequences, adding to *counts* what each step removed."""
+    if not _SUSPECT.search(text):
+        return Filtered(text)
+    origins = tuple(range(len(text) + 1))
+    original = text
+    for step in (_strip, _compose, _blank_tokens):
+        text, origins = step(text, origins, counts)
+    return Filtered(text) if text == original else Filtered(text, origins)
+
+
+_Step = tuple[str, tuple[int, ...]]
+
+
+def _strip(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
+    def removals() -> Iterator[tuple[int, int, str]]:
+        for match in _STEPS.finditer(text):
+            counts[match.lastgroup or ""] += 1
+            yield match.start(), match.end(), "\n" if match.lastgroup == "line_ends" else ""
+
+    return _rewrite(text, origins, removals())
+
+
+def _compose(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
+    if unicodedata.is_normalized("NFC", text):
+        return text, origins
+
+    def compositions() -> Iterator[tuple[int, int, str]]:
+        for match in _CLUSTER.finditer(text):
+            composed = unicodedata.normalize("NFC", match[0])
+            if composed != match[0]:
+                counts["nfc"] += 1
+                yield match.start(), match.end(), composed
+
+    return _rewrite(text, origins, compositions())
+
+
+def _blank_tokens(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
+    def blanks() -> Iterator[tuple[int, int, str]]:
+        for match in _TOKENS.finditer(text):
+            counts["template_tokens"] += 1
+            yield match.start(), match.end(), " "
+
+    return _rewrite(text, origins, blanks())
+
+
+def _rewrite(text: str, origins: tuple[int, ...], changes: Iterator[tuple[int, int, str]]) -> _Step:
+    """Apply sorted, disjoint changes (start, end, new text); new characters come from the change's start."""
+    parts: list[str] = []
+    places: list[int] = []
+    at = 0
+    for start, end, new in changes:
+        parts += (text[at:start], new)
+        places.extend(origins[at:start])
+        same_length = len(new) == end - start
+        places.extend(origins[start:end] if same_length else origins[start : start + 1] * len(new))
+        at = end
+    if not parts:
+        return text, origins
+    return "".join((*parts, text[at:])), (*places, *origins[at:])

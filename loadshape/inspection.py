@@ -1,0 +1,64 @@
+# Any folder of ours, by what its manifest says it is.
+#
+# Law: looking only. `open_folder` finds out what a folder is; `describe_folder` says what is in it in a
+# few lines; both work without the room that made it.
+
+"""Find out what a folder is, verify it, and describe it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadshape.errors import InputError
+from loadshape.fixture import Fixture
+from loadshape.log import RUN_NAME, Log
+from loadshape.manifest import NAME
+from loadshape.trace import Trace
+
+Folder = Fixture | Trace | Log
+_KINDS = {"loadshape fixture": Fixture, "loadshape trace": Trace, "loadshape log": Log}
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+
+
+def open_folder(path: Path) -> Folder:
+    """Open the fixture, trace or log at *path*. Raises InputError when it is none of them."""
+    try:
+        head = msgspec.json.decode((path / NAME).read_bytes(), type=_Head)
+    except FileNotFoundError:
+        if (path / RUN_NAME).is_file():
+            return Log.open(path)  # says that it is incomplete
+        raise InputError(f"{path}: expected a fixture, a trace or a log (a folder with {NAME}), found none") from None
+    except (OSError, msgspec.DecodeError) as problem:
+        raise InputError(f"{path / NAME}: not a manifest of ours: {problem}") from None
+    kind = _KINDS.get(head.format)
+    if kind is None:
+        raise InputError(f"{path / NAME}: format: expected one of {', '.join(_KINDS)}, found {head.format!r}")
+    opened: Folder = kind.open(path)
+    return opened
+
+
+def describe_folder(folder: Folder) -> dict[str, Any]:
+    """Return what a person wants to know first, as plain values in a fixed order."""
+    about: dict[str, Any] = msgspec.to_builtins(folder.manifest)
+    for verbatim in ("recipe", "policy", "shards"):
+        about.pop(verbatim, None)
+    if isinstance(folder, Log):
+        about["rows"] = {"requests": folder.requests.num_rows, "reads": folder.reads.num_rows}
+    return about
+
+
+def write_lines(about: dict[str, Any], indent: str = "") -> list[str]:
+    """Return nested plain values as indented text lines."""
+    lines = []
+    for name, value in about.items():
+        if isinstance(value, dict) and value:
+            lines += [f"{indent}{name}:", *write_lines(value, indent + "  ")]
+        elif value not in (None, "", [], {}):
+            lines.append(f"{indent}{name}: {value}")
+    return lines

@@ -1,0 +1,253 @@
+# What every number means: the definitions, and nothing else.
+#
+# Law: a metric is defined once, here, as a formula over the columns of the log; docs, reports and the
+# code below read the same table. Nothing is averaged here and no window is applied: a measure gives one
+# value a request (or a gap), nan where the definition does not apply. Whole columns at a time, never a
+# Python loop over rows: 10 million reads take seconds.
+#
+# Two clocks start a request. From `due`, the instant at which the plan wanted it, a latency is what a
+# user would have felt, and a generator that is late cannot hide it (coordinated omission: G. Tene's wrk2).
+# From `sent`, just before its first byte left, it is the service's own time ("service_...").
+#
+#     due ---- begun - connected - sent - written ---- first_token ---- ... ---- last_token - done
+#      |lateness|connect|        |upload|                   |<--- ICL, ITL, TPOT --->|
+#      |<------------------- TTFT ----------------------->| |
+#      |<------------------------------- E2E ----------------------------------------->|
+#
+# A token is what the server counts, never an event. What is observed is the gap between reads that
+# carried output (ICL); spreading it over the tokens of the later read is derived and is called ITL.
+#
+# Stamps with nulls become float64: exact to 1 ns for a run of up to 104 days (2^53 ns).
+
+"""Metric definitions: formulas, units and vectorized measures over the log's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from loadshape.errors import InputError
+from loadshape.stats import Floats, Integers
+from loadshape.units import NS_PER_S
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric: its unit, its formula over the log's columns, which rows it is taken over, and why."""
+
+    unit: str
+    formula: str
+    rows: str
+    explanation: str
+
+
+OK = "requests that ended ok"
+SPANS = {  # metric: (from, to), stamps of one request
+    "lateness": ("due", "begun"),
+    "connect": ("begun", "connected"),
+    "upload": ("sent", "written"),
+    "ttft": ("due", "first_token"),
+    "service_ttft": ("sent", "first_token"),
+    "time_to_first_content": ("due", "first_content"),
+    "e2e": ("due", "last_token"),
+    "service_e2e": ("sent", "last_token"),
+}
+INSTRUMENT = ("lateness", "connect", "upload")  # the generator's own: of every request, however it ended
+
+
+def _span(name: str, rows: str, explanation: str) -> Definition:
+    start, end = SPANS[name]
+    return Definition("s", f"{end} - {start}", rows, explanation)
+
+
+DEFINITIONS = {
+    "lateness": _span(
+        "lateness",
+        "requests that were begun",
+        "The generator's own fault, always reported apart. Part of every latency that is counted from due.",
+    ),
+    "connect": _span("connect", "requests that opened a connection", "TCP and TLS set-up; none on a reused one."),
+    "upload": _span("upload", "requests that were written", "Handing the request's bytes to the kernel."),
+    "ttft": _span(
+        "ttft",
+        OK,
+        "Time to first token, as the plan's user felt it. The first token is the first non-empty content, "
+        "reasoning, tool-call or text delta; a role-only or empty delta is none.",
+    ),
+    "service_ttft": _span("service_ttft", OK, "Time to first token without the generator's lateness and connecting."),
+    "time_to_first_content": _span(
+        "time_to_first_content", OK, "Like TTFT, but waits for content: reasoning and tool calls do not count."
+    ),
+    "tpot": Definition(
+        "s",
+        "(last_token - first_token) / (completion_tokens - 1)",
+        OK + " with completion_tokens >= 2",
+        "Time per output token after the first, with tokens as the server counted them; undefined if it did not.",
+    ),
+    "icl": Definition(
+        "s",
+        "at[i] - at[i-1]",
+        "consecutive token-bearing reads of " + OK,
+        "Inter-chunk latency: what was observed. Where one read carried several token-bearing events their "
+        "times are an interval, not points; how many did is reported beside it.",
+    ),
+    "itl": Definition(
+        "s",
+        "(at[i] - at[i-1]) / tokens[i], counted tokens[i] times",
+        "tokens after the first token-bearing read of " + OK,
+        "Inter-token latency: ICL spread evenly over the tokens of the later read; derived, not observed. The "
+        "token rule (what the server counted for that read, else one a delta) is named in the report.",
+    ),
+    "e2e": _span("e2e", OK, "End to end: until the last token."),
+    "service_e2e": _span("service_e2e", OK, "End to end without the generator's lateness and connecting."),
+    "receive_lag": Definition(
+        "s",
+        "seen - at",
+        "every read, where the kernel stamps them",
+        "How far the process ran behind the kernel's receive stamp: the error bar of the run.",
+    ),
+    "ttft_with_failures": Definition(
+        "s",
+        "ttft, infinite for a request that did not end ok",
+        "requests that fell due",
+        "A server that fails its slow requests looks fast in plain TTFT; here failing is the slowest answer.",
+    ),
+    "e2e_with_failures": Definition(
+        "s", "e2e, infinite for a request that did not end ok", "requests that fell due", "The same for E2E."
+    ),
+    "offered_hz": Definition("1/s", "requests due in the window / window", "requests that fell due", "What was asked."),
+    "achieved_hz": Definition(
+        "1/s", "requests due in the window and begun / window", "requests that were begun", "What the generator did."
+    ),
+    "request_hz": Definition(
+        "1/s",
+        "requests done in the window / window",
+        OK,
+        "Completions count where they fall, so an overloaded server cannot borrow the time after the window.",
+    ),
+    "input_tokens_per_s": Definition("tokens/s", "sum of prompt_tokens / window", OK + " in the window", "As served."),
+    "output_tokens_per_s": Definition(
+        "tokens/s", "sum of completion_tokens / window", OK + " in the window", "As the server counted them."
+    ),
+    "total_tokens_per_s": Definition("tokens/s", "input + output tokens per s", OK + " in the window", "Both."),
+    "goodput_hz": Definition(
+        "1/s",
+        "requests done in the window that met every objective / window",
+        OK,
+        "A failed request is a miss. A request of one token has no TPOT and meets that objective; one whose "
+        "tokens the server did not count misses it.",
+    ),
+    "attainment": Definition(
+        "share",
+        "requests that met every objective / requests due in the window",
+        "requests that fell due",
+        "A failed request is a miss.",
+    ),
+}
+
+
+def explain(name: str) -> str:
+    """Return the definition of one metric as text. Raises InputError for a name that is none."""
+    if name not in DEFINITIONS:
+        raise InputError(f"metric: expected one of {', '.join(DEFINITIONS)}; found {name!r}")
+    it = DEFINITIONS[name]
+    return f"{name} [{it.unit}] = {it.formula}\n  over: {it.rows}\n  {it.explanation}"
+
+
+def read_column(table: pa.Table, name: str) -> NDArray[Any]:
+    """Return a numeric column as numpy; one with nulls becomes float64 with nan."""
+    return np.asarray(table[name].to_numpy())
+
+
+def read_stamp_s(requests: pa.Table, stamp: str) -> Floats:
+    """Return a stamp ("due", "begun", ...) in seconds since the epoch of the run, nan where it is null."""
+    return read_column(requests, f"{stamp}_ns").astype(np.float64) / NS_PER_S
+
+
+def measure_span(requests: pa.Table, start: str, end: str) -> Floats:
+    """Return the seconds between two stamps, one value a request, nan where either is missing."""
+    # Subtracted in ns, not in s: 1 ns stays 1 ns an hour into the run.
+    start_ns, end_ns = (read_column(requests, f"{stamp}_ns") for stamp in (start, end))
+    return np.asarray((end_ns - start_ns) / NS_PER_S, np.float64)
+
+
+def is_outcome(requests: pa.Table, *names: str) -> Mask:
+    """Return which requests ended in one of the outcomes *names*."""
+    wanted = pc.is_in(requests["outcome"].cast(pa.string()), pa.array(names))
+    return np.asarray(wanted, np.bool_)
+
+
+def fell_due(requests: pa.Table) -> Mask:
+    """Return which requests' due instant came, whatever became of them."""
+    return ~np.isnan(read_stamp_s(requests, "due")) & ~is_outcome(requests, "not_reached")
+
+
+def measure(requests: pa.Table, name: str) -> Floats:
+    """Return one value a request for the metric *name*: a key of SPANS, or "tpot"; nan outside of its rows."""
+    if name in INSTRUMENT:
+        return measure_span(requests, *SPANS[name])
+    values = _measure_tpot(requests) if name == "tpot" else measure_span(requests, *SPANS[name])
+    return np.where(is_outcome(requests, "ok"), values, np.nan)
+
+
+def charge_failures(requests: pa.Table, values: Floats) -> Floats:
+    """Return *values*, infinite for every request that fell due and did not end ok."""
+    return np.where(fell_due(requests) & ~is_outcome(requests, "ok"), np.inf, values)
+
+
+def _measure_tpot(requests: pa.Table) -> Floats:
+    tokens = read_column(requests, "completion_tokens").astype(np.float64)
+    gaps = np.where(tokens >= 2, tokens - 1, np.nan)
+    return np.asarray(measure_span(requests, "first_token", "last_token") / gaps, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The gaps between consecutive token-bearing reads of the same request, in the order of the log.
+
+    One entry a gap: `request` it is of, `end_s` when it ended, its length `gap_s`, `deltas` and `tokens`
+    (at least 1) of the read that ended it. `reads` counts the token-bearing reads, `shared` those of them
+    with several token-bearing events; `rule` says where `tokens` come from.
+    """
+
+    request: Integers
+    end_s: Floats
+    gap_s: Floats
+    tokens: Integers
+    reads: int
+    shared: int
+    rule: str
+
+
+def measure_gaps(reads: pa.Table, members: Integers) -> Gaps:
+    """Return the gaps of the requests numbered *members*; *reads* sorted by (request, time), as Log.reads is."""
+    owner, deltas = read_column(reads, "request"), read_column(reads, "deltas")
+    kept = np.flatnonzero((deltas > 0) & np.isin(owner, members))
+    owner, deltas, at_ns = owner[kept], deltas[kept], read_column(reads, "at_ns")[kept]
+    later = np.flatnonzero(owner[1:] == owner[:-1]) + 1
+    tokens, rule = _count_tokens(read_column(reads, "tokens")[kept], deltas)
+    return Gaps(
+        request=owner[later].astype(np.int64),
+        end_s=at_ns[later] / NS_PER_S,
+        gap_s=(at_ns[later] - at_ns[later - 1]) / NS_PER_S,
+        tokens=tokens[later],
+        reads=len(kept),
+        shared=int(np.count_nonzero(deltas > 1)),
+        rule=rule,
+    )
+
+
+def _count_tokens(tokens: NDArray[Any], deltas: NDArray[Any]) -> tuple[Integers, str]:
+    # A read that carried output carried a token, even if a server's running count says 0 for it.
+    known = np.isfinite(tokens)
+    counted = np.maximum(np.where(known, tokens, deltas), 1).astype(np.int64)
+    if not known.any():
+        return counted, "one token a delta"
+    return counted, "as the server counted them" if known.all() else "as the server counted them, else one a delta"

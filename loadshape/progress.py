@@ -1,0 +1,60 @@
+# What a person sees while something takes long.
+#
+# Law: progress goes to standard error and never into a result. On a terminal it is one live line a task;
+# elsewhere it is a plain line every few seconds, so that a build log stays readable. Nothing here is
+# called from a hot path.
+
+"""Teller: steps and progress, live on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+PLAIN_EVERY_S = 5.0
+
+
+class Teller:
+    """Tells steps and progress on standard error; tells nothing when `quiet`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet, highlight=False)
+
+    def say(self, text: str) -> None:
+        """Tell one line."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def task(self, title: str, total: float | None = None) -> Iterator[Task]:
+        """Tell how a task gets on, while the block runs."""
+        if self._console.is_terminal and not self._console.quiet:
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[note]}"))
+            with Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True) as live:
+                yield Task(title, live=live, number=live.add_task(title, total=total, note=""))
+        else:
+            yield Task(title, console=self._console)
+
+
+class Task:
+    """One task in progress."""
+
+    def __init__(
+        self, title: str, *, live: Progress | None = None, number: int = 0, console: Console | None = None
+    ) -> None:
+        self._title = title
+        self._live = live
+        self._number = TaskID(number)
+        self._console = console
+        self._told_s = time.monotonic()
+
+    def update(self, done: float, note: str = "") -> None:
+        """Say how much is done, and one more thing."""
+        if self._live is not None:
+            self._live.update(self._number, completed=done, note=note)
+        elif self._console is not None and time.monotonic() - self._told_s >= PLAIN_EVERY_S:
+            self._told_s = time.monotonic()
+            self._console.print(f"  {self._title}: {note or f'{done:g}'}", markup=False, soft_wrap=True)

@@ -1,0 +1,93 @@
+# A report for programs: JSON with a name and a version.
+#
+# Law: numbers are SI (seconds, hertz, tokens), the order of the keys is fixed, and a missing number is
+# null. One value needs a word: a percentile that lies among failed requests is infinite, for which JSON
+# has no number, so it is the string "inf" (Python's float() and most others read it). A change of
+# meaning or a removed key raises VERSION; a new key does not.
+
+"""JSON form of summaries and verdicts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from loadshape.metrics import DEFINITIONS
+from loadshape.summary import Distribution, Summary
+from loadshape.validity import Verdict
+
+VERSION = 1
+
+
+def write_summary(summary: Summary) -> str:
+    """Return the report as JSON text."""
+    return _encode(describe_summary(summary))
+
+
+def write_verdict(verdict: Verdict) -> str:
+    """Return the verdict as JSON text."""
+    return _encode({"schema": "loadshape verdict", "version": VERSION, **describe_verdict(verdict)})
+
+
+def describe_summary(summary: Summary) -> dict[str, Any]:
+    """Return the report as plain values; docs/report.md lists the keys."""
+    good_hz = summary.goodput_hz(**msgspec.structs.asdict(summary.objectives))
+    return {
+        "schema": "loadshape report",
+        "version": VERSION,
+        "verdict": describe_verdict(summary.verdict),
+        "conditions": describe_conditions(summary),
+        "window": msgspec.to_builtins(summary.window),
+        "latencies": {name: _describe(value) for name in DEFINITIONS if (value := _distribution(summary, name))},
+        "intervals": msgspec.to_builtins(summary.intervals),
+        "throughput": msgspec.to_builtins(summary.throughput),
+        "goodput": {
+            "objectives": msgspec.to_builtins(summary.objectives),
+            "goodput_hz": good_hz,
+            "attainment": summary.attainment,
+        },
+        "planned": summary.planned,
+        "outcomes": summary.outcomes,
+        "failures": [
+            {
+                "outcome": it.outcome,
+                "count": it.count,
+                "messages": [{"text": text, "count": count} for text, count in it.messages],
+            }
+            for it in summary.failures
+        ],
+    }
+
+
+def describe_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict as plain values."""
+    return {
+        "status": verdict.status,
+        "headline": verdict.headline,
+        "exit_code": verdict.exit_code,
+        "checks": msgspec.to_builtins(verdict.checks),
+        "limits": msgspec.to_builtins(verdict.limits),
+    }
+
+
+def describe_conditions(summary: Summary) -> dict[str, Any]:
+    """Return the conditions of the run and its environment as they are in the log."""
+    manifest = summary.log.manifest
+    run: dict[str, Any] = msgspec.to_builtins(manifest.run)
+    return run | {"ended": manifest.ended, "notes": manifest.notes, "environment": summary.log.environment}
+
+
+def _distribution(summary: Summary, name: str) -> Distribution | None:
+    value = getattr(summary, name, None)
+    return value if isinstance(value, Distribution) else None
+
+
+def _describe(found: Distribution) -> dict[str, float | str | None]:
+    values: dict[str, float | None] = msgspec.to_builtins(found)
+    return {name: "inf" if value is not None and math.isinf(value) else value for name, value in values.items()}
+
+
+def _encode(document: dict[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

@@ -1,0 +1,190 @@
+# What a report says, as rows of short texts, before anybody decides how they look.
+#
+# Law: numbers become text here, once, for the terminal and the page alike: a cell is "n/a" where the
+# summary has None, never an empty or a made-up number. Every text that a server or a file brought is
+# cleaned of control characters (an error message may hold a terminal escape or a bidi override) and cut;
+# escaping for HTML is the page's business.
+
+"""Rows of a report: conditions, latencies, rates and outcomes, as cells of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from loadshape.metrics import DEFINITIONS
+from loadshape.stats import count_floor
+from loadshape.summary import Distribution, Objectives, Summary
+from loadshape.units import format_duration, format_rate
+from loadshape.validity.finding import show_share
+
+LATENCY_HEAD = ("", "p50", "p95", "p99", "max", "count")
+_LATENCIES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "icl": "ICL",
+    "e2e": "E2E",
+    "ttft_with_failures": "TTFT, failed = inf",
+    "e2e_with_failures": "E2E, failed = inf",
+    "service_ttft": "TTFT from sent",
+    "service_e2e": "E2E from sent",
+    "lateness": "lateness",
+}
+_TEXT_LIMIT = 160
+
+
+class Row(NamedTuple):
+    """A line of a table: the metric's name in DEFINITIONS (or ""), its label, its cells."""
+
+    metric: str
+    label: str
+    cells: tuple[str, ...]
+
+
+def clean_text(text: str, limit: int = _TEXT_LIMIT) -> str:
+    """Return foreign text on one line, without control and formatting characters, at most *limit* long."""
+    line = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
+    line = " ".join(line.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def list_conditions(summary: Summary) -> list[tuple[str, str]]:
+    """Return (label, text) of everything that the numbers depend on."""
+    run, manifest = summary.log.run, summary.log.manifest
+    when = datetime.fromtimestamp(run.epoch_realtime_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    rows = [
+        ("trace", f"{clean_text(run.trace_name) or 'unnamed'}  {shorten_digest(run.trace_digest)}"),
+        *(("target", _describe_target(target)) for target in run.targets),
+        ("traffic", f"{_describe_loop(run.loop)}; {_describe_rates(summary)}"),
+        ("window", _describe_window(summary)),
+        ("instrument", f"{_count(run.processes, 'process')}, {clean_text(run.pacing)} pacing"),
+        ("stamps", _describe_stamps(summary)),
+        ("run", f"{clean_text(run.run)} on {when}, {clean_text(manifest.ended)}, {clean_text(run.tool)}"),
+    ]
+    return rows + [("note", clean_text(note)) for note in manifest.notes]
+
+
+def list_latencies(summary: Summary) -> list[Row]:
+    """Return the latency table; rows that charge failures only where there are any."""
+    failed = summary.ttft_with_failures.count != summary.ttft.count
+    chosen = {name: label for name, label in _LATENCIES.items() if failed or not name.endswith("_with_failures")}
+    return [Row(name, label, _spread(getattr(summary, name))) for name, label in chosen.items()]
+
+
+def list_rates(summary: Summary) -> list[Row]:
+    """Return throughputs and goodput."""
+    rates, tokens = summary.throughput, "as the server counted them"
+    if rates.counted < rates.completed:
+        tokens = f"the server counted them for {rates.counted:,} of {rates.completed:,} requests"
+    good_hz = summary.goodput_hz(**msgspec.structs.asdict(summary.objectives))
+    met = "n/a" if summary.attainment is None else show_share(summary.attainment)
+    return [
+        Row("request_hz", "requests", (format_rate(rates.request_hz), "ok and done inside the window")),
+        Row("input_tokens_per_s", "input tokens", (format_rate(rates.input_tokens_per_s), tokens)),
+        Row("output_tokens_per_s", "output tokens", (format_rate(rates.output_tokens_per_s), tokens)),
+        Row("total_tokens_per_s", "total tokens", (format_rate(rates.total_tokens_per_s), tokens)),
+        Row(
+            "goodput_hz", "goodput", (format_rate(good_hz), f"{describe_objectives(summary.objectives)}; met by {met}")
+        ),
+    ]
+
+
+def list_outcomes(summary: Summary) -> list[Row]:
+    """Return each outcome that occurred with its count, its share of the planned requests and what was said."""
+    said = {it.outcome: it.messages for it in summary.failures}
+    planned = max(summary.planned, 1)
+    return [
+        Row("", name, (f"{count:,}", show_share(count / planned), *(_say(*pair) for pair in said.get(name, ()))))
+        for name, count in summary.outcomes.items()
+    ]
+
+
+def list_notes(summary: Summary) -> Iterator[str]:
+    """Yield the footnotes that the tables need."""
+    shown = [getattr(summary, name) for name in _LATENCIES]
+    if any(None in (it.p50_s, it.p95_s, it.p99_s) for it in shown):
+        floors = ", ".join(f"p{q * 100:g} {count_floor(q)}" for q in (0.5, 0.95, 0.99))
+        yield f"n/a: too few values for this percentile (needed: {floors}), or none at all."
+    if summary.intervals.reads:
+        shared = summary.intervals.shared
+        yield f"ITL spreads a gap over the tokens of its read: {summary.intervals.token_rule}."
+        if shared:
+            share = f"{shared:,} of {summary.intervals.reads:,} reads ({show_share(shared / summary.intervals.reads)})"
+            yield f"{share} held several token events: their ICL is an interval."
+    if summary.throughput.counted == 0 and summary.throughput.completed:
+        yield "TPOT and tokens/s are n/a: the server did not count tokens (no usage in its answers)."
+
+
+def describe_objectives(objectives: Objectives) -> str:
+    """Return the objectives as "TTFT <= 1.00 s, TPOT <= 50.0 ms"."""
+    limits = msgspec.structs.asdict(objectives)
+    told = [f"{name.removesuffix('_s').upper()} <= {format_duration(s)}" for name, s in limits.items() if s is not None]
+    return ", ".join(told) or "no objective"
+
+
+def shorten_digest(digest: str) -> str:
+    """Return enough of a digest to recognize it."""
+    kind, _, value = clean_text(digest).partition(":")
+    return f"{kind}:{value[:12]}" if value else kind
+
+
+def list_definitions() -> list[tuple[str, str, str]]:
+    """Return (name, formula with unit, rows and explanation) of every metric."""
+    return [
+        (name, f"{it.formula}  [{it.unit}]", f"Over {it.rows}. {it.explanation}") for name, it in DEFINITIONS.items()
+    ]
+
+
+def _spread(found: Distribution) -> tuple[str, ...]:
+    cells = (format_duration(value) for value in (found.p50_s, found.p95_s, found.p99_s, found.max_s))
+    return (*cells, f"{found.count:,}")
+
+
+def _say(text: str, count: int) -> str:
+    return f"{count:,} x {clean_text(text)}"
+
+
+def _describe_target(target: dict[str, Any]) -> str:
+    url, model = clean_text(str(target.get("url", "not recorded"))), target.get("model")
+    return f"{url}, model {clean_text(str(model))}" if model else url
+
+
+def _describe_loop(loop: dict[str, Any]) -> str:
+    mode = clean_text(str(loop.get("mode", "open"))).replace("_", " ")
+    limits = [
+        f"{loop[name]} {word}" for name, word in (("slots", "slots"), ("cap", "at most in flight")) if loop.get(name)
+    ]
+    return ", ".join([f"{mode} loop", *limits])
+
+
+def _describe_rates(summary: Summary) -> str:
+    rates = summary.throughput
+    return (
+        f"{format_rate(rates.offered_hz, 'requests')} offered, {format_rate(rates.achieved_hz)} begun; "
+        f"{summary.planned:,} planned"
+    )
+
+
+def _describe_window(summary: Summary) -> str:
+    window, run_s = summary.window, summary.log.duration_s
+    length = format_duration(window.length_s)
+    if window.start_s == 0 and window.end_s >= run_s:
+        return f"the whole run of {length}"
+    return f"{length}: from {window.start_s:g} s to {window.end_s:g} s of the run, by due time"
+
+
+def _describe_stamps(summary: Summary) -> str:
+    lag = summary.receive_lag
+    if summary.log.run.receive != "kernel":
+        return "our own: a read is stamped when the process comes to it; the check of the loop lag says how late"
+    bar = f"p50 {format_duration(lag.p50_s)}, p99 {format_duration(lag.p99_s)}, max {format_duration(lag.max_s)}"
+    return f"the kernel's; our own are later by {bar}" if lag.count else "the kernel's"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,87 @@
+# A report for a terminal, a file or an e-mail: plain text, 100 columns, no colour codes.
+#
+# Law: the verdict comes first, then the conditions, then the numbers. Of the checks only those are told
+# that are not ok; the others are counted. Layout only: what the cells say is made in tables.py.
+
+"""Text form of summaries and verdicts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from loadshape.report import tables
+from loadshape.report.tables import Row
+from loadshape.summary import Summary
+from loadshape.validity import Check, Verdict
+
+WIDTH = 100
+_MARKS = {"invalid": "!!", "suspect": " !", "unknown": " ?"}
+_INDENT = " " * 5
+
+
+def write_summary(summary: Summary) -> str:
+    """Return the whole report as text."""
+    sections = [
+        write_verdict(summary.verdict).splitlines(),
+        ["Conditions", *_write_pairs(tables.list_conditions(summary))],
+        ["Latency", *_align([tables.LATENCY_HEAD, *(_flatten(row) for row in tables.list_latencies(summary))])],
+        ["Rate", *_write_rates(tables.list_rates(summary))],
+        ["Outcomes", *_write_outcomes(tables.list_outcomes(summary))],
+        [line for note in tables.list_notes(summary) for line in _wrap(note, "")],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def write_verdict(verdict: Verdict) -> str:
+    """Return the headline, each check that is not ok with its meaning and remedy, and the count of the others."""
+    lines = [verdict.headline]
+    for check in verdict.reasons:
+        lines += _write_check(check)
+    passed = len(verdict.checks) - len(verdict.reasons)
+    lines.append(f"{passed} of {len(verdict.checks)} checks of the instrument passed")
+    return "\n".join(lines)
+
+
+def _write_check(check: Check) -> Iterator[str]:
+    yield from _wrap(f"{check.name}: {check.measured} (limit: {check.limit})", _INDENT, f"{_MARKS[check.status]}   ")
+    yield from _wrap(check.meaning, _INDENT)
+    if check.remedy:
+        yield from _wrap(f"To do: {check.remedy}", _INDENT)
+
+
+def _write_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for label, text in pairs:
+        yield from _wrap(text, " " * 14, f"  {label:<12}")
+
+
+def _write_rates(rows: Sequence[Row]) -> Iterator[str]:
+    wide = max(len(row.cells[0]) for row in rows)
+    for row in rows:
+        lead = f"  {row.label:<18}{row.cells[0]:>{wide}}  "
+        yield from _wrap(row.cells[1], " " * len(lead), lead)
+
+
+def _write_outcomes(rows: Sequence[Row]) -> Iterator[str]:
+    wide = max((len(row.cells[0]) for row in rows), default=0)
+    for row in rows:
+        count, share, *messages = row.cells
+        yield f"  {row.label:<18}{count:>{wide}}  {share:>7}"
+        for message in messages:
+            yield from _wrap(message, " " * 8, " " * 6)
+
+
+def _flatten(row: Row) -> tuple[str, ...]:
+    return (row.label, *row.cells)
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for label, *cells in rows:
+        numbers = "".join(f"{cell:>{max(wide, 7) + 3}}" for cell, wide in zip(cells, others, strict=True))
+        yield f"  {label:<{first}}{numbers}"
+
+
+def _wrap(text: str, indent: str, first: str | None = None) -> list[str]:
+    lead = indent if first is None else first
+    return textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=indent) or [lead.rstrip()]

@@ -1,0 +1,55 @@
+# Public data sets, each in its own format.
+#
+# Law: one module per format; a reader turns rows into conversations and accounts for every row. Readers
+# are looked up by name in one dictionary; adding a format is a module and an entry. A source keeps no
+# text between two iterations and may be iterated again.
+
+"""Sources of conversations: `read("sharegpt", path)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from loadshape.conversation import Conversation
+from loadshape.errors import SourceError
+from loadshape.provenance import Account, Provenance
+from loadshape.sources.sharegpt import read_sharegpt
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Conversations that can be iterated again, their provenance, and (after an iteration) their account."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the conversations were read from."""
+
+    @property
+    def account(self) -> Account:
+        """What became of every row in the last whole iteration."""
+
+    def __iter__(self) -> Iterator[Conversation]: ...
+
+
+READERS: dict[str, Callable[..., Source]] = {"sharegpt": read_sharegpt}
+
+
+def read(
+    source: str,
+    path: str | Path,
+    *,
+    limit: int | None = None,
+    max_characters: int | None = None,
+    partial: bool = False,
+) -> Source:
+    """Open a data set in the format *source*.
+
+    At most *limit* conversations are kept, none of them longer than *max_characters*. A file that ends
+    early is refused unless it is a known partial input, or *partial* is true. Raises SourceError.
+    """
+    reader = READERS.get(source)
+    if reader is None:
+        raise SourceError(f"source: expected one of {', '.join(READERS)}, found {source!r}")
+    return reader(Path(path), limit=limit, max_characters=max_characters, partial=partial)

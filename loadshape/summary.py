@@ -1,0 +1,280 @@
+# One log in numbers: the definitions of metrics.py over a declared window, with the verdict above them.
+#
+# Law: nothing is trimmed silently. The window is declared by the caller and printed; a request belongs to
+# it by its due instant, and is followed to its end wherever that falls. Completions count for throughput
+# where they fall, so time after the window is never borrowed. Outcomes are of the whole run and add up to
+# the planned requests. A percentile of too few values is None (see stats.py); a throughput of tokens is
+# None when the server did not count them.
+#
+# The verdict is of the whole run: an instrument that failed during the warm-up has failed.
+
+"""Summary: distributions, rates, outcomes and the verdict of one log."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loadshape import metrics, stats
+from loadshape.errors import InputError
+from loadshape.log import OUTCOMES, Log, count_outcomes
+from loadshape.metrics import Mask
+from loadshape.stats import Floats, Integers
+from loadshape.units import NS_PER_S
+from loadshape.validity import Limits, Verdict, judge
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+TOP_MESSAGES = 2
+
+
+class Objectives(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a request must keep to count as good; None leaves it open. The defaults promise nothing: state yours."""
+
+    ttft_s: float | None = 1.0
+    tpot_s: float | None = 0.05
+    e2e_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Order statistics of one metric in seconds; None for a percentile of too few values, and for all of none."""
+
+    count: int
+    mean_s: float | None
+    min_s: float | None
+    p50_s: float | None
+    p90_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+    max_s: float | None
+
+    @classmethod
+    def of(cls, values: Floats, weights: Integers | None = None) -> Distribution:
+        """Return the distribution of *values* without nan, each counted *weights* times."""
+        if weights is None:
+            values = values[~np.isnan(values)]
+        if len(values) == 0:
+            return cls(0, None, None, None, None, None, None, None, None)
+        p50, p90, p95, p99, p999 = stats.quantiles(values, QUANTILES, weights)
+        count = len(values) if weights is None else int(weights.sum())
+        mean = float(np.average(values, weights=weights))
+        return cls(count, mean, float(values.min()), p50, p90, p95, p99, p999, float(values.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The judged interval in seconds since the start of the run; both ends belong to it."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+    def holds(self, times_s: Floats) -> Mask:
+        """Return which times lie inside; nan does not."""
+        return np.asarray((times_s >= self.start_s) & (times_s <= self.end_s), np.bool_)
+
+    def rate_hz(self, count: float) -> float | None:
+        """Return *count* a second, None for a window without length."""
+        return count / self.length_s if self.length_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Rates over the window. `completed` requests ended ok in it; for `counted` of them the server counted tokens."""
+
+    offered_hz: float | None
+    achieved_hz: float | None
+    request_hz: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    completed: int
+    counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How ICL and ITL were seen: token-bearing `reads`, `shared` of them with several events, and the token rule."""
+
+    reads: int
+    shared: int
+    token_rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One outcome other than ok: how many requests, and their most frequent messages with counts."""
+
+    outcome: str
+    count: int
+    messages: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One log in numbers. Definitions are in `metrics.DEFINITIONS`; `log` is what it was made from."""
+
+    verdict: Verdict
+    window: Window
+    lateness: Distribution
+    connect: Distribution
+    upload: Distribution
+    ttft: Distribution
+    service_ttft: Distribution
+    time_to_first_content: Distribution
+    tpot: Distribution
+    icl: Distribution
+    itl: Distribution
+    e2e: Distribution
+    service_e2e: Distribution
+    receive_lag: Distribution
+    ttft_with_failures: Distribution
+    e2e_with_failures: Distribution
+    intervals: Intervals
+    throughput: Throughput
+    objectives: Objectives
+    attainment: float | None
+    planned: int
+    outcomes: dict[str, int]
+    failures: tuple[Failure, ...]
+    log: Log = field(repr=False, compare=False)
+
+    def goodput_hz(
+        self, *, ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None
+    ) -> float | None:
+        """Return requests a second that met every given objective; a failed request is a miss."""
+        good = meet_objectives(self.log.requests, Objectives(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s))
+        done = self.window.holds(metrics.read_stamp_s(self.log.requests, "done"))
+        return self.window.rate_hz(int(np.count_nonzero(good & done)))
+
+
+def summarize(
+    log: Log,
+    *,
+    warmup_s: float = 0.0,
+    cooldown_s: float = 0.0,
+    objectives: Objectives | None = None,
+    limits: Limits | None = None,
+) -> Summary:
+    """Return the numbers of *log* over the run without its first *warmup_s* and its last *cooldown_s*.
+
+    *objectives* are those of the stated goodput, *limits* those of the verdict. Raises InputError when
+    nothing is left of the run.
+    """
+    requests, objectives = log.requests, objectives or Objectives()
+    window = open_window(log, warmup_s, cooldown_s)
+    members = window.holds(metrics.read_stamp_s(requests, "due")) & metrics.fell_due(requests)
+    chosen = requests.filter(pa.array(members))
+    gaps = metrics.measure_gaps(log.reads, _numbers_ok(chosen))
+    icl = Distribution.of(gaps.gap_s)
+    good = meet_objectives(chosen, objectives)
+    return Summary(
+        verdict=judge(log, limits or Limits()),
+        window=window,
+        **{name: Distribution.of(metrics.measure(chosen, name)) for name in (*metrics.SPANS, "tpot")},
+        **_censored(chosen),
+        icl=icl,
+        itl=icl if np.all(gaps.tokens == 1) else Distribution.of(gaps.gap_s / gaps.tokens, gaps.tokens),
+        receive_lag=Distribution.of(_receive_lag_s(log)),
+        intervals=Intervals(gaps.reads, gaps.shared, gaps.rule),
+        throughput=_measure_throughput(requests, chosen, window),
+        objectives=objectives,
+        attainment=float(good.mean()) if len(good) else None,
+        planned=log.run.planned,
+        outcomes=count_outcomes(requests),
+        failures=_list_failures(requests),
+        log=log,
+    )
+
+
+def open_window(log: Log, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Window:
+    """Return the window of *log*; raises InputError when warm-up and cool-down leave nothing of it.
+
+    The run lasts as planned, or until its last begun request fell due where that is later (turns that wait
+    for one another) or where no length was planned (a closed loop).
+    """
+    begun = log.requests.filter(pc.is_valid(log.requests["begun_ns"]))
+    last_due_s = float(np.fmax.reduce(metrics.read_stamp_s(begun, "due"), initial=0.0))
+    end_s = max(log.duration_s or log.manifest.ended_ns / 1e9, last_due_s)
+    if warmup_s < 0 or cooldown_s < 0 or (warmup_s + cooldown_s and warmup_s + cooldown_s >= end_s):
+        raise InputError(
+            f"warm-up and cool-down: expected both >= 0 and together less than the run's {end_s:g} s, "
+            f"found {warmup_s:g} s and {cooldown_s:g} s"
+        )
+    return Window(warmup_s, end_s - cooldown_s)
+
+
+def meet_objectives(requests: pa.Table, objectives: Objectives) -> Mask:
+    """Return which requests ended ok and kept every objective."""
+    good = metrics.is_outcome(requests, "ok")
+    for name, limit_s in msgspec.structs.asdict(objectives).items():
+        if limit_s is not None:
+            values = metrics.measure(requests, name.removesuffix("_s"))
+            good &= (values <= limit_s) | _has_no_tpot(requests, name)
+    return good
+
+
+def _has_no_tpot(requests: pa.Table, objective: str) -> Mask:
+    if objective != "tpot_s":
+        return np.zeros(requests.num_rows, np.bool_)
+    return np.asarray(metrics.read_column(requests, "completion_tokens") < 2, np.bool_)
+
+
+def _numbers_ok(requests: pa.Table) -> Integers:
+    numbers = metrics.read_column(requests, "request")[metrics.is_outcome(requests, "ok")]
+    return numbers.astype(np.int64)
+
+
+def _censored(requests: pa.Table) -> dict[str, Distribution]:
+    return {
+        f"{name}_with_failures": Distribution.of(metrics.charge_failures(requests, metrics.measure(requests, name)))
+        for name in ("ttft", "e2e")
+    }
+
+
+def _receive_lag_s(log: Log) -> Floats:
+    if log.run.receive != "kernel":
+        return np.empty(0)
+    lag_ns = metrics.read_column(log.reads, "seen_ns") - metrics.read_column(log.reads, "at_ns")
+    return np.asarray(lag_ns / NS_PER_S, np.float64)
+
+
+def _measure_throughput(requests: pa.Table, due: pa.Table, window: Window) -> Throughput:
+    ended = window.holds(metrics.read_stamp_s(requests, "done")) & metrics.is_outcome(requests, "ok")
+    done = requests.filter(pa.array(ended))
+    tokens = {side: pc.sum(done[f"{side}_tokens"]).as_py() for side in ("prompt", "completion")}
+    read, written = (None if total is None else window.rate_hz(total) for total in tokens.values())
+    return Throughput(
+        offered_hz=window.rate_hz(due.num_rows),
+        achieved_hz=window.rate_hz(due.num_rows - due["begun_ns"].null_count),
+        request_hz=window.rate_hz(done.num_rows),
+        input_tokens_per_s=read,
+        output_tokens_per_s=written,
+        total_tokens_per_s=None if read is None or written is None else read + written,
+        completed=done.num_rows,
+        counted=done.num_rows - done["completion_tokens"].null_count,
+    )
+
+
+def _list_failures(requests: pa.Table) -> tuple[Failure, ...]:
+    outcome = requests["outcome"].cast(pa.string())
+    said = pa.table({"outcome": outcome, "error": requests["error"]}).filter(pc.not_equal(outcome, "ok"))
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in said.group_by(["outcome", "error"]).aggregate([([], "count_all")]).to_pylist():
+        counts[row["outcome"]][row["error"] or ""] = row["count_all"]
+    return tuple(Failure(name, counts[name].total(), _top(counts[name])) for name in OUTCOMES if name in counts)
+
+
+def _top(messages: Counter[str]) -> tuple[tuple[str, int], ...]:
+    told = sorted((-count, text) for text, count in messages.items() if text)  # ties by text: a stable report
+    return tuple((text, -count) for count, text in told[:TOP_MESSAGES])

@@ -1,0 +1,119 @@
+# One question about the instrument, answered with a number.
+#
+# Law: values only. A finding is a measured figure beside its limit; it never talks about servers. The
+# scale is that of the verdict: `ok` up to the first limit, `suspect` between, `invalid` beyond the second
+# (where there is one), `unknown` where the platform or the run gives nothing to look at.
+
+"""Limits, findings, and the grading of a value between two limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from loadshape import stats
+from loadshape.stats import Floats
+from loadshape.units import format_duration
+
+Status = Literal["ok", "suspect", "invalid", "unknown"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every threshold of the verdict: `x` is the last value that is ok, `x_invalid` the last that is suspect."""
+
+    lateness_p50_s: float = 0.0001
+    lateness_p99_s: float = 0.001
+    lateness_p999_s: float = 0.005
+    lateness_p99_invalid_s: float = 0.005
+    lateness_of_ttft_invalid: float = 0.05  # p99 of lateness as a share of the TTFT p50
+    not_sent_invalid: float = 0.001
+    punctual_s: float = 0.010  # begun within this is punctual
+    punctual_window_s: float = 10.0
+    punctual_share: float = 0.99  # at least, in every window
+    punctual_share_invalid: float = 0.95  # at least, over the run
+    receive_lag_p99_s: float = 0.001
+    stamp_order_s: float = 0.0001  # a kernel stamp may lie this far after ours: the width of the conversion
+    loop_lag_p99_s: float = 0.001
+    loop_lag_p99_invalid_s: float = 0.010
+    shared_events: float = 0.005
+    runqueue: float = 0.01
+    runqueue_invalid: float = 0.05
+    cpu: float = 0.70
+    steal: float = 0.01
+    steal_invalid: float = 0.05
+    throttled: float = 0.0
+    throttled_invalid: float = 0.05
+    gc_pause_s: float = 0.001
+    gc_pause_invalid_s: float = 0.020
+    clock_step_s: float = 2e-6  # change of REALTIME - MONOTONIC in a second
+    clock_step_invalid_s: float = 1e-5
+    identity: float = 0.001
+    identity_invalid: float = 0.01
+    in_flight_errors: float = 4.0  # standard errors
+    in_flight_share: float = 0.02  # but never less than this share of the mean
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check measured, beside the limit that it was held against; both as text with units."""
+
+    status: Status
+    measured: str
+    limit: str
+
+
+def grade(value: float, limit: float, invalid: float = math.inf) -> Status:
+    """Return ok up to *limit*, suspect up to *invalid*, else invalid; nan is unknown."""
+    if math.isnan(value):
+        return "unknown"
+    return "ok" if value <= limit else "suspect" if value <= invalid else "invalid"
+
+
+def worst(*statuses: Status) -> Status:
+    """Return the worst of the statuses: invalid, suspect, unknown, ok."""
+    return max(statuses, key=("ok", "unknown", "suspect", "invalid").index)
+
+
+def weigh(
+    value: float,
+    limit: float,
+    invalid: float = math.inf,
+    *,
+    show: Callable[[float], str] = format_duration,
+    about: str = "",
+) -> Finding:
+    """Return the finding of *value* against its limits, printed by *show* and followed by *about*."""
+    measured = "not available" if math.isnan(value) else f"{show(value)} {about}".rstrip()
+    bound = "none" if limit == 0 else f"at most {show(limit)}"
+    if not math.isinf(invalid):
+        bound += f"; invalid above {show(invalid)}"
+    return Finding(grade(value, limit, invalid), measured, bound)
+
+
+def weigh_quantile(values: Floats, q: float, limit: float, invalid: float = math.inf) -> Finding:
+    """Return the finding of a quantile of seconds.
+
+    Below the quantile's sample floor the maximum must keep *limit*, and the run is invalid only if more
+    than a share of 1 - q of the values exceed *invalid*: one straggler of 50 does not make a p99.
+    """
+    if len(values) == 0:
+        return weigh(math.nan, limit, invalid)
+    name = f"p{q * 100:g}"
+    exact = stats.quantile(values, q)
+    if exact is not None:
+        found = weigh(exact, limit, invalid)
+        return Finding(found.status, f"{name} {found.measured}", f"{name} {found.limit}")
+    largest = float(values.max())
+    found = weigh(largest, limit, invalid, about=f"of only {len(values):,}")
+    broken = float((values > invalid).mean()) > 1 - q
+    status: Status = "invalid" if broken else grade(largest, limit)
+    return Finding(status, f"max {found.measured}", f"{name} {found.limit}")
+
+
+def show_share(value: float) -> str:
+    """Return a share as a percentage with three significant digits."""
+    return f"{round(value * 100, 4):.3g} %"

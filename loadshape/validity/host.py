@@ -1,0 +1,108 @@
+# Did the machine under the generator leave it alone?
+#
+# Law: from the health rows. Counters are cumulated, so a share is a difference over a difference: a lost
+# row costs nothing. Each worker is looked at on its own and the worst one counts, since its requests are
+# in the report like all others. A column that the platform lacks is null, and its check is unknown.
+#
+# Run-queue delay (time spent runnable without a core) separates "our code is slow" from "we were not
+# scheduled"; no timer trick repairs the latter. REALTIME - MONOTONIC changes only when somebody sets the
+# clock: NTP slews both alike. Kernel receive stamps are REALTIME, so such a step would move them.
+
+"""Checks of the host: run-queue delay, CPU, steal, throttling, collector pauses, clock steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadshape import metrics
+from loadshape.log import Log
+from loadshape.stats import Floats
+from loadshape.units import NS_PER_S
+from loadshape.validity.finding import Finding, Limits, show_share, weigh
+
+_SMOOTHED = 5  # rows: the median of half a second, so one bracket that was preempted is no clock step
+
+
+def find_runqueue(log: Log, limits: Limits) -> Finding:
+    """Take the worst worker's share of wall time spent waiting for a core."""
+    invalid = np.inf if log.run.receive == "kernel" else limits.runqueue_invalid
+    share, about = _worst_share(log, "runqueue_ns")
+    return weigh(share, limits.runqueue, invalid, show=show_share, about=f"of the time, {about}")
+
+
+def find_cpu(log: Log, limits: Limits) -> Finding:
+    """Take the CPU use of the busiest second of any worker, in cores."""
+    uses = [(float(_changes_per_s(at_s, used_s).max()), worker) for worker, at_s, used_s in _series(log, "cpu_ns")]
+    share, worker = max(uses, default=(np.nan, 0))
+    return weigh(share, limits.cpu, show=show_share, about=f"of a core in the busiest second of worker {worker}")
+
+
+def find_steal(log: Log, limits: Limits) -> Finding:
+    """Take what the hypervisor gave to others, as a share of the host's cores."""
+    share, _ = _worst_share(log, "steal_ns")
+    cores = _count_cores(log)
+    return weigh(share / cores, limits.steal, limits.steal_invalid, show=show_share, about=f"of {cores} cores' time")
+
+
+def find_throttling(log: Log, limits: Limits) -> Finding:
+    """Take the share of time for which the cgroup was stopped because of its CPU quota."""
+    share, _ = _worst_share(log, "throttled_ns")
+    return weigh(share, limits.throttled, limits.throttled_invalid, show=show_share, about="of the time")
+
+
+def find_gc_pause(log: Log, limits: Limits) -> Finding:
+    """Take the longest pause of any worker's garbage collector."""
+    pauses_s = metrics.read_column(log.health, "gc_ns") / NS_PER_S
+    longest_s = float(pauses_s.max()) if len(pauses_s) else np.nan
+    return weigh(longest_s, limits.gc_pause_s, limits.gc_pause_invalid_s)
+
+
+def find_clock_step(log: Log, limits: Limits) -> Finding:
+    """Take the largest change of REALTIME - MONOTONIC within a second."""
+    steps = [
+        float(np.abs(_changes_per_s(at_s, _smooth(offset_s))).max())
+        for _, at_s, offset_s in _series(log, "realtime_offset_ns")
+    ]
+    return weigh(max(steps, default=np.nan), limits.clock_step_s, limits.clock_step_invalid_s, about="in a second")
+
+
+def _series(log: Log, column: str) -> Iterator[tuple[int, Floats, Floats]]:
+    """Yield (worker, times, values - first value), both in s, of each worker with two rows or more that know it."""
+    workers, at_ns = metrics.read_column(log.health, "worker"), metrics.read_column(log.health, "at_ns")
+    values = metrics.read_column(log.health, column)
+    for worker in np.unique(workers):
+        own = (workers == worker) & ~np.isnan(values)
+        if np.count_nonzero(own) > 1 and np.ptp(at_ns[own]) > 0:
+            yield int(worker), at_ns[own] / NS_PER_S, (values[own] - values[own][0]) / NS_PER_S
+
+
+def _worst_share(log: Log, column: str) -> tuple[float, str]:
+    shares = [(float(used_s[-1] / (at_s[-1] - at_s[0])), worker) for worker, at_s, used_s in _series(log, column)]
+    share, worker = max(shares, default=(np.nan, 0))
+    return share, f"worker {worker}"
+
+
+def _changes_per_s(at_s: Floats, values: Floats) -> Floats:
+    """Return the change of *values* over the second after each row, per second; over all if it is shorter."""
+    span_s = min(1.0, at_s[-1] - at_s[0])
+    later = np.searchsorted(at_s, at_s + span_s * 0.999)  # ticks jitter: 0.9995 s is a second
+    starts = np.flatnonzero(later < len(at_s))
+    ends = later[starts]
+    return np.asarray((values[ends] - values[starts]) / (at_s[ends] - at_s[starts]), np.float64)
+
+
+def _smooth(values: Floats) -> Floats:
+    if len(values) < _SMOOTHED:
+        return values
+    padded = np.pad(values, _SMOOTHED // 2, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _SMOOTHED)
+    return np.asarray(np.median(windows, axis=1), np.float64)
+
+
+def _count_cores(log: Log) -> int:
+    # Without the count, one core: then steal is overstated, never understated.
+    host = log.environment.get("host")
+    cores = host.get("cpus") if isinstance(host, dict) else None
+    return cores if isinstance(cores, int) and cores > 0 else 1

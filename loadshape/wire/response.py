@@ -1,0 +1,365 @@
+# One request's answer, from its bytes to its outcome.
+#
+# Law: composes http1, sse and openai and keeps what has to be remembered between events. It owns no socket
+# and no clock: the caller stamps each read, hands the bytes in, and gets back what that read contained.
+# Nothing escapes but values: a server that breaks a protocol is an outcome, never an exception.
+#
+# Theory: an outcome is decided once, by the first thing that decides it.
+#
+#     while bytes come   protocol_error   not HTTP, compressed, neither SSE nor JSON, an event that is not JSON
+#                        in_band_error    an error object, `event: error`, finish_reason abort or error
+#                        http_error       a status that is not 2xx; redirects are not followed
+#     at the end         reset            the caller says that the connection was reset first
+#                        truncated        the body is short, or over before every choice had a finish_reason
+#                        no_token         finished, and not one delta bore a token
+#                        ok
+#
+# `data: [DONE]` outranks the framing: a server that closes after it has said all it had to say. Without
+# [DONE], a finish_reason counts only if the body ended as its framing promised.
+#
+# Tokens of a read: where the server repeats usage on its events (vLLM: continuous_usage_stats), the increase
+# of completion_tokens. A usage that comes once, at the end, says nothing about single reads: then unknown.
+#
+# Sources: OpenAI API reference; RFC 9112 6.3; docs/wire.md has the table of cases.
+
+"""What a request got back: facts per read, totals, and the outcome."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadshape.errors import RemoteWireError
+from loadshape.wire.http1 import ResponseParser
+from loadshape.wire.openai import BEARING, Facts, Kind, Usage, read_answer, read_error, read_event
+from loadshape.wire.sse import EventStream
+
+Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", "protocol_error", "reset"]
+
+# A whole JSON answer is held until it ends; of the body of an error the beginning will do.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_ERROR_BODY_BYTES = 64 * 1024
+MAX_ERROR_CHARACTERS = 200
+
+_CONTENT, _USAGE, _DONE, _COMMENT = map(int, (Kind.CONTENT, Kind.USAGE, Kind.DONE, Kind.COMMENT))
+_NOTABLE: Final = int(Kind.FINISH | Kind.USAGE | Kind.DONE | Kind.ERROR)  # what outlives its event
+
+
+class Gain(msgspec.Struct, gc=False, frozen=True):
+    """What one read contained.
+
+    `deltas` are events with a non-empty delta; `kinds` are Kind bits; `tokens` is the increase of the
+    server's own count, None if unknown.
+    """
+
+    events: int = 0
+    deltas: int = 0
+    kinds: int = 0
+    tokens: int | None = None
+
+    @property
+    def content(self) -> bool:
+        """Whether the read carried non-empty visible content."""
+        return bool(self.kinds & _CONTENT)
+
+
+NOTHING: Final = Gain()
+
+
+class Response:
+    """The answer to one request: feed it every read, then look.
+
+    `complete` says that nothing more is to come, `outcome` is None until it is decided, and counts are None
+    where the server did not say. With `keep_text` the visible content is kept, for a live answer.
+    """
+
+    __slots__ = (
+        "_body",
+        "_ended",
+        "_http",
+        "_is_broken",
+        "_is_unmetered",
+        "_mode",
+        "_seen",
+        "_stream",
+        "_texts",
+        "cached_tokens",
+        "complete",
+        "completion_tokens",
+        "deltas",
+        "error",
+        "events",
+        "finish_reason",
+        "head_seen",
+        "is_done",
+        "outcome",
+        "prompt_tokens",
+        "reasoning_tokens",
+        "request_id",
+        "status",
+    )
+
+    def __init__(self, *, keep_text: bool = False) -> None:
+        self.head_seen = False
+        self.status: int | None = None
+        self.is_done = False  # [DONE] came, or a whole answer: what is left is framing
+        self.complete = False
+        self.outcome: Outcome | None = None
+        self.error: str | None = None
+        self.request_id: str | None = None
+        self.finish_reason: str | None = None
+        self.events = self.deltas = 0
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
+        self._http = ResponseParser()
+        self._mode: Literal["head", "events", "answer", "guess", "error"] = "head"
+        self._stream: EventStream | None = None
+        self._body = bytearray()
+        self._texts: list[str] | None = [] if keep_text else None
+        self._seen = self._ended = 0  # choice indices, as bits
+        self._is_broken = False  # the bytes after this point mean nothing
+        self._is_unmetered = False  # deltas came since the last completion_tokens
+
+    def feed(self, data: bytes) -> Gain:
+        """Take the bytes of one read and return what they contained. Never raises."""
+        if self.complete:
+            if not self._is_broken:
+                self._http.feed(data)  # notes the surplus
+            return NOTHING
+        fault = ""
+        try:
+            pieces = self._http.feed(data)
+        except RemoteWireError as error:  # what came before the fault still counts
+            pieces, fault = self._http.pieces, str(error)
+        gain = self._read_events(pieces) if self._stream is not None else self._read_body(pieces)
+        if fault:
+            self._break(fault)
+        elif self._http.complete and not self.complete:
+            return self._conclude(gain)
+        return gain
+
+    def end_of_stream(self, *, reset: bool = False) -> Gain:
+        """Say that the connection ended, in order or by a reset; a body without a length is read only now."""
+        if self.complete:
+            return NOTHING
+        if not reset:
+            self._http.end_of_stream()
+        return self._conclude(NOTHING, cut="connection reset" if reset else "connection closed")
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection may carry another request."""
+        return self.complete and not self._is_broken and self._http.keep_alive
+
+    @property
+    def text(self) -> str:
+        """The visible content so far, if it was to be kept; halves of split surrogate pairs are joined."""
+        text = "".join(self._texts or ())
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _read_events(self, pieces: list[bytes]) -> Gain:
+        """Read pieces of an event stream: once per read, so everything here is on the hot path."""
+        stream = self._stream
+        assert stream is not None
+        events = deltas = kinds = 0
+        comments, counted_tokens = stream.comments, self.completion_tokens
+        was_unmetered = self._is_unmetered
+        try:
+            for piece in pieces:
+                for event in stream.feed(piece):
+                    events += 1
+                    if self.is_done:
+                        continue
+                    facts = read_event(event)
+                    bits = facts.kinds
+                    kinds |= bits
+                    if bits & BEARING:
+                        deltas += 1
+                        self._is_unmetered = True
+                    self._seen |= facts.seen
+                    if bits & _NOTABLE or self._texts is not None or self.request_id is None:
+                        self._note(facts)
+        except RemoteWireError as error:
+            self._break(str(error))
+        if stream.comments != comments:
+            kinds |= _COMMENT
+        self.events += events
+        self.deltas += deltas
+        tokens = None
+        if kinds & _USAGE and not was_unmetered:
+            tokens = self._count_tokens(counted_tokens)
+        return Gain(events, deltas, kinds, tokens)
+
+    def _count_tokens(self, before: int | None) -> int | None:
+        """Return the increase of completion_tokens in a read, None if some delta of it is not in it yet."""
+        # With several choices vLLM counts each by itself: only the total at the end has a meaning.
+        if self._is_unmetered or self._seen & (self._seen - 1) or self.completion_tokens is None:
+            return None
+        return max(0, self.completion_tokens - (before or 0))
+
+    def _note(self, facts: Facts) -> None:
+        """Remember what outlives the event."""
+        if self.request_id is None and facts.id:
+            self.request_id = _trim(facts.id)
+        if self._texts is not None:
+            self._texts.append(facts.text)
+        if facts.kinds & _DONE:
+            self.is_done = True
+        for index, reason in facts.finishes.items():
+            self._ended |= 1 << index
+            self.finish_reason = self.finish_reason or _trim(reason)
+        if facts.error is not None:
+            self._decide("in_band_error", facts.error)
+        if facts.usage is not None:
+            self._note_usage(facts.usage)
+
+    def _note_usage(self, usage: Usage) -> None:
+        self.prompt_tokens = _latest(usage.prompt_tokens, self.prompt_tokens)
+        self.cached_tokens = _latest(usage.cached, self.cached_tokens)
+        self.reasoning_tokens = _latest(usage.reasoned, self.reasoning_tokens)
+        if usage.completion_tokens is not None:
+            self.completion_tokens = usage.completion_tokens
+            self._is_unmetered = False
+
+    def _read_body(self, pieces: list[bytes]) -> Gain:
+        """Read the head if it is new, then hold the body, or find that it is an event stream."""
+        if self._mode == "head":
+            if not self._http.head_seen:
+                return NOTHING
+            self._open_body()
+            if self._stream is not None:
+                return self._read_events(pieces)
+        data = b"".join(pieces)
+        if self._mode == "error":
+            self._body += data[: MAX_ERROR_BODY_BYTES - len(self._body)]
+            return NOTHING
+        if self._mode == "guess" and not self._body:
+            data = data.lstrip()
+            if data and not data.startswith(b"{"):
+                self._stream = EventStream()
+                return self._read_events([data])
+        self._body += data
+        if len(self._body) > MAX_ANSWER_BYTES:
+            self._break(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        return NOTHING
+
+    def _open_body(self) -> None:
+        """Decide from the head how the body is to be read."""
+        http = self._http
+        self.head_seen, self.status = True, http.status
+        request_id = http.headers.get("x-request-id")
+        self.request_id = _trim(request_id) if request_id else None
+        media_type = _media_type(http)
+        if not 200 <= http.status < 300:
+            self._mode = "error"
+            self._decide("http_error", f"HTTP {http.status}")
+        elif http.coding:
+            self._break(f"the server compressed ({http.coding}) although identity was asked for")
+        elif media_type == "text/event-stream":
+            self._mode = "events"
+            self._stream = EventStream()
+        elif media_type == "application/json" or media_type.endswith("+json"):
+            self._mode = "answer"
+        elif media_type in ("", "text/plain") or http.framing == "none":
+            self._mode = "guess"
+        else:
+            self._break(f"expected text/event-stream or application/json, found {media_type}")
+
+    def _conclude(self, gain: Gain, *, cut: str | None = None) -> Gain:
+        """Decide the outcome now that nothing more comes; *cut* says how the connection ended, if it did."""
+        self.complete = True
+        if self._mode == "error":
+            self.error = _trim(_describe_failure(self._http, bytes(self._body)))
+        elif self._http.complete and self._body and self.outcome is None:
+            gain = self._read_answer()
+        outcome, error = self._judge(cut)
+        self._decide(outcome, error)
+        return gain
+
+    def _read_answer(self) -> Gain:
+        """Read a whole JSON answer as the one event that it is."""
+        self.events = 1
+        try:
+            facts = read_answer(bytes(self._body))
+        except RemoteWireError as error:
+            self._break(str(error))
+            return Gain(events=1)
+        self.deltas = int(facts.bears)
+        self._seen = facts.seen
+        self._note(facts)
+        self.is_done = True
+        return Gain(1, self.deltas, facts.kinds, self.completion_tokens)
+
+    def _judge(self, cut: str | None) -> tuple[Outcome, str | None]:
+        """Return the outcome of a response in which no error was found."""
+        http = self._http
+        if not self.is_done:
+            if not http.complete:
+                place = f"inside the body ({http.framing})" if http.head_seen else "before the response head"
+                return ("reset" if cut == "connection reset" else "truncated"), f"{cut} {place}"
+            if http.framing == "none":
+                return "no_token", f"HTTP {http.status} has no body"
+            if self._mode == "guess" and self._stream and not (self.events or self._stream.comments):
+                return "protocol_error", "a body without content type that is neither an event stream nor JSON"
+            if not self._seen or self._seen & ~self._ended:
+                inside = " inside an event" if self._stream and self._stream.pending else ""
+                return "truncated", f"the body ended{inside} without finish_reason or [DONE]"
+        if not self.deltas:
+            return "no_token", "finished without a token"
+        return "ok", None if http.complete else f"{cut} after [DONE]"
+
+    def _break(self, fault: str) -> None:
+        """Give up on the bytes of this connection."""
+        self.complete = self._is_broken = True
+        self._decide("protocol_error", fault)
+
+    def _decide(self, outcome: Outcome, error: str | None) -> None:
+        """Set the outcome unless something decided it before."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.error = error and _trim(error)
+
+
+def _latest(new: int | None, old: int | None) -> int | None:
+    return old if new is None else new
+
+
+def _trim(text: str) -> str:
+    """Return at most 200 printable characters on one line: what a log may hold of a stranger's text."""
+    # Taking ten times as many first bounds the work; isprintable() is false for controls and surrogates.
+    spaced = "".join(c if c.isprintable() else " " for c in text[: 10 * MAX_ERROR_CHARACTERS])
+    return " ".join(spaced.split())[:MAX_ERROR_CHARACTERS]
+
+
+def _media_type(http: ResponseParser) -> str:
+    return http.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _describe_failure(http: ResponseParser, body: bytes) -> str:
+    """Return one line about a status that is not 2xx, with the server's message if it has one."""
+    headers, media_type = http.headers, _media_type(http)
+    title = f"HTTP {http.status}"
+    if "location" in headers and http.status < 400:
+        return f"{title}: redirect to {_host(headers['location'])}, not followed"
+    if "retry-after" in headers:
+        title += f" (retry-after: {headers['retry-after']})"
+    if not body.strip():
+        return f"{title} with an empty body"
+    if http.coding or media_type == "text/html":
+        return f"{title} with a body of {http.coding or media_type}"
+    if media_type == "text/event-stream":
+        events = EventStream().feed(body + b"\n\n")
+        body = events[0].data if events else body
+    return f"{title}: {read_error(body)}"
+
+
+def _host(location: str) -> str:
+    """Return the host of a redirect only: paths and queries may carry secrets."""
+    try:
+        return urlsplit(location).hostname or "the same host"
+    except ValueError:
+        return "an unreadable location"

@@ -1,0 +1,208 @@
+"""Each check of the verdict: what passes, what is suspect, what is invalid, what cannot be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from logs import health_row, make_log, read_row, request_row, synthesize_log
+
+from loadshape.log import Log
+from loadshape.validity import Check, Limits, judge
+from loadshape.validity.finding import grade, weigh_quantile, worst
+
+
+def find(log: Log, name: str, **limits: Any) -> Check:
+    (check,) = [it for it in judge(log, Limits(**limits)).checks if it.name == name]
+    return check
+
+
+def served(number: int, *, due: float = 0.0, late: float = 0.02, ttft: float = 200.0, **more: Any) -> dict[str, Any]:
+    """Return a row of a request that was served, times in ms."""
+    begun = due + late
+    stamps = {"due": due, "begun": begun, "sent": begun, "written": begun, "first_token": due + ttft}
+    return request_row(number, **(stamps | {"last_token": due + ttft + 500, "done": due + ttft + 500} | more))
+
+
+def many(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [served(n, due=20.0 * n, **more) for n in range(count)]
+
+
+def late_by(*late_ms: float, ttft: float = 200.0) -> Log:
+    return make_log([served(n, due=20.0 * n, late=ms, ttft=ttft) for n, ms in enumerate(late_ms)])
+
+
+def ticks(seconds: float = 3.0, **columns: Callable[[float], int | None]) -> list[dict[str, Any]]:
+    """Return ten health rows a second; each column is a function of the time in s."""
+    times = np.arange(0, seconds, 0.1)
+    return [health_row(1000 * t, **{name: value(t) for name, value in columns.items()}) for t in times.tolist()]
+
+
+def quiet(**more: Any) -> Log:
+    """Return the log of a run that is VALID."""
+    log = synthesize_log(failing=0.0)
+    manifest = msgspec.structs.replace(log.manifest, **more)
+    return Log(log.path, manifest, log.environment, log.requests, log.reads, log.health)
+
+
+def test_a_quiet_run_is_valid() -> None:
+    verdict = judge(quiet())
+    assert verdict.reasons == ()
+    assert (verdict.status, verdict.exit_code) == ("VALID", 0)
+    assert verdict.headline.startswith("VALID: ")
+    assert len({it.name for it in verdict.checks}) == len(verdict.checks)
+
+
+@pytest.mark.parametrize(
+    ("name", "log", "status"),
+    [
+        # lateness: p50 / p99 / p99.9 of 0.1 / 1 / 5 ms; p99 over 5 ms is invalid
+        ("lateness", late_by(*[0.05] * 700), "ok"),
+        ("lateness", late_by(*[0.2] * 700), "suspect"),
+        ("lateness", late_by(*[0.05] * 690, *[2.0] * 10), "suspect"),
+        ("lateness", late_by(*[0.05] * 690, *[6.0] * 10), "invalid"),
+        # below the floor the maximum stands in; one straggler is not more than 1 % of 200
+        ("lateness", late_by(*[0.05] * 199, 2.0), "suspect"),
+        ("lateness", late_by(*[0.05] * 199, 60.0), "suspect"),
+        ("lateness", late_by(*[0.05] * 197, 60.0, 60.0, 60.0), "invalid"),
+        ("lateness", make_log(), "unknown"),
+        # the same p99 of 0.9 ms is 9 % of a TTFT of 10 ms, 4.5 % of one of 20 ms
+        ("lateness and TTFT", late_by(*[0.9] * 700, ttft=10.0), "invalid"),
+        ("lateness and TTFT", late_by(*[0.9] * 700, ttft=20.0), "ok"),
+        ("sent early", late_by(0.0, 0.1), "ok"),
+        ("sent early", late_by(0.1, -0.000001), "invalid"),
+        ("not sent", make_log(many(2000)), "ok"),
+        ("not sent", make_log([*many(1999), request_row(1999, "not_sent", due=1)]), "suspect"),
+        ("not sent", make_log([*many(99), request_row(99, "not_sent", due=1)]), "invalid"),
+        # 1,000 requests in two windows of 10 s: 10 late of 500 are 2 % of one window, 1 % of the run
+        ("punctuality", make_log([*many(990), *many(10, late=11.0)]), "suspect"),
+        ("punctuality", make_log([*many(996), *many(4, late=11.0)]), "ok"),
+        ("punctuality", make_log([*many(90), *many(10, late=11.0)]), "invalid"),
+        ("punctuality", make_log([*many(90), *[request_row(90 + n, "not_sent", due=5) for n in range(10)]]), "invalid"),
+        ("punctuality", make_log([*many(90), *[request_row(90 + n, "not_reached") for n in range(10)]]), "ok"),
+        ("punctuality", make_log([request_row(0, "not_reached")]), "unknown"),
+        ("receive lag", make_log(reads=[read_row(0, n) for n in range(700)]), "ok"),
+        ("receive lag", make_log(reads=[read_row(0, n, lag=50.0) for n in range(700)]), "suspect"),
+        ("receive lag", make_log(), "unknown"),
+        ("stamp order", make_log(reads=[read_row(0, 1, lag=-0.05)]), "ok"),
+        ("stamp order", make_log(reads=[read_row(0, 1, lag=-0.5)]), "suspect"),
+        ("loop lag", make_log(health=ticks(loop_lag_ns=lambda t: 900_000), receive="user"), "ok"),
+        ("loop lag", make_log(health=ticks(loop_lag_ns=lambda t: 9_000_000), receive="user"), "suspect"),
+        ("loop lag", make_log(health=ticks(loop_lag_ns=lambda t: 11_000_000), receive="user"), "invalid"),
+        ("loop lag", make_log(receive="user"), "unknown"),
+        ("shared reads", make_log(reads=[read_row(0, n) for n in range(998)] + [read_row(0, 999, 2)]), "ok"),
+        ("shared reads", make_log(reads=[read_row(0, n) for n in range(98)] + [read_row(0, 99, 2)]), "suspect"),
+        ("shared reads", make_log(reads=[read_row(0, 1, 0)]), "unknown"),
+        ("run-queue delay", make_log(health=ticks(runqueue_ns=lambda t: int(9e6 * t))), "ok"),
+        ("run-queue delay", make_log(health=ticks(runqueue_ns=lambda t: int(60e6 * t))), "suspect"),
+        ("run-queue delay", make_log(health=ticks(runqueue_ns=lambda t: int(60e6 * t)), receive="user"), "invalid"),
+        ("run-queue delay", make_log(health=ticks(runqueue_ns=lambda t: None)), "unknown"),
+        ("CPU", make_log(health=ticks(cpu_ns=lambda t: int(6e8 * t))), "ok"),
+        # idle but for one busy second
+        ("CPU", make_log(health=ticks(5.0, cpu_ns=lambda t: int(9e8 * min(max(t - 2, 0), 1)))), "suspect"),
+        ("CPU", make_log(health=ticks(0.5, cpu_ns=lambda t: int(9e8 * t))), "suspect"),
+        ("CPU", make_log(health=ticks(0.1)), "unknown"),
+        ("steal", make_log(health=ticks(steal_ns=lambda t: int(15e6 * t))), "suspect"),
+        (
+            "steal",
+            make_log(health=ticks(steal_ns=lambda t: int(15e6 * t)), environment={"host": {"cpus": 2}}),
+            "ok",
+        ),
+        ("steal", make_log(health=ticks(steal_ns=lambda t: int(60e6 * t))), "invalid"),
+        ("throttling", make_log(health=ticks(throttled_ns=lambda t: 7)), "ok"),  # before this run
+        ("throttling", make_log(health=ticks(throttled_ns=lambda t: int(1e6 * t))), "suspect"),
+        ("throttling", make_log(health=ticks(throttled_ns=lambda t: int(60e6 * t))), "invalid"),
+        ("throttling", make_log(health=ticks(throttled_ns=lambda t: None)), "unknown"),
+        ("collector pause", make_log(health=ticks(gc_ns=lambda t: 1_000_000)), "ok"),
+        ("collector pause", make_log(health=ticks(gc_ns=lambda t: 2_000_000)), "suspect"),
+        ("collector pause", make_log(health=ticks(gc_ns=lambda t: 21_000_000)), "invalid"),
+        ("clock step", make_log(health=ticks(realtime_offset_ns=lambda t: 10**18 + int(1000 * t))), "ok"),
+        ("clock step", make_log(health=ticks(realtime_offset_ns=lambda t: 10**18 + 5_000 * (t > 1))), "suspect"),
+        ("clock step", make_log(health=ticks(realtime_offset_ns=lambda t: 10**18 + 50_000 * (t > 1))), "invalid"),
+        # one bracket that was preempted is no step
+        ("clock step", make_log(health=ticks(realtime_offset_ns=lambda t: 50_000 * (1.45 < t < 1.55))), "ok"),
+        ("one row a request", make_log(many(3)), "ok"),
+        ("one row a request", make_log(many(3), planned=4), "invalid"),
+        ("one row a request", make_log([served(0), served(1), served(1)]), "invalid"),
+        ("one row a request", make_log([served(0), served(5)], planned=2), "invalid"),
+        ("one row a request", make_log([served(0), request_row(1, "lost")]), "invalid"),
+        ("one row a request", quiet(outcomes={"ok": 1}), "invalid"),
+        ("end of the run", quiet(), "ok"),
+        ("end of the run", quiet(ended="interrupted"), "suspect"),
+        ("end of the run", quiet(ended="stopped: the log cannot keep up"), "invalid"),
+        ("Little's law, rows", make_log(many(10)), "ok"),
+        ("Little's law, rows", make_log([*many(10), served(10, done=None)]), "invalid"),
+        ("Little's law, rows", make_log(), "unknown"),
+        ("Little's law, counters", synthesize_log(), "ok"),
+        ("Little's law, counters", make_log(many(100), health=ticks(in_flight=lambda t: 12)), "suspect"),
+        ("Little's law, counters", make_log(many(100)), "unknown"),
+    ],
+)
+def test_checks(name: str, log: Log, status: str) -> None:
+    check = find(log, name)
+    assert check.status == status, check
+    assert bool(check.meaning) == (status != "ok")
+    assert bool(check.remedy) == (status in ("suspect", "invalid"))
+
+
+def test_checks_that_do_not_apply_are_left_out() -> None:
+    kernel, user = ({it.name for it in judge(make_log(receive=receive)).checks} for receive in ("kernel", "user"))
+    assert kernel - user == {"receive lag", "stamp order"}
+    assert user - kernel == {"loop lag"}
+
+
+def test_the_worst_worker_counts() -> None:
+    calm, busy = ticks(), ticks(runqueue_ns=lambda t: int(20e6 * t))
+    check = find(make_log(health=calm + [row | {"worker": 3} for row in busy]), "run-queue delay")
+    assert check.status == "suspect"
+    assert check.measured == "2 % of the time, worker 3"
+
+
+def test_limits_are_configurable_and_recorded() -> None:
+    log = make_log(health=ticks(cpu_ns=lambda t: int(8e8 * t)))
+    assert find(log, "CPU").status == "suspect"
+    assert find(log, "CPU", cpu=0.9).status == "ok"
+    assert judge(log, Limits(cpu=0.9)).limits.cpu == 0.9
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "headline", "exit_code"),
+    [
+        (quiet(ended="interrupted"), "SUSPECT", "SUSPECT: usable", 0),
+        (quiet(ended="stopped: disk full"), "INVALID", "INVALID: the generator", 3),
+        (make_log(), "SUSPECT", "SUSPECT (platform): nothing was found wrong", 0),
+    ],
+)
+def test_the_verdict_is_its_worst_check(log: Log, status: str, headline: str, exit_code: int) -> None:
+    verdict = judge(log)
+    assert (verdict.status, verdict.exit_code) == (status, exit_code)
+    assert verdict.headline.startswith(headline)
+
+
+def test_reasons_come_worst_first() -> None:
+    log = make_log(many(3), planned=4, ended="interrupted")
+    order = [it.status for it in judge(log).reasons]
+    assert order == sorted(order, key=["invalid", "suspect", "unknown"].index)
+    assert order[0] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [(1.0, "ok"), (1.1, "suspect"), (2.0, "suspect"), (2.1, "invalid"), (float("nan"), "unknown")]
+)
+def test_grade(value: float, status: str) -> None:
+    assert grade(value, 1.0, 2.0) == status
+
+
+def test_worst_ranks_unknown_between_ok_and_suspect() -> None:
+    assert worst("ok", "unknown") == "unknown"
+    assert worst("suspect", "unknown") == "suspect"
+    assert worst("suspect", "invalid", "ok") == "invalid"
+
+
+def test_a_quantile_of_few_values_is_told_as_a_maximum() -> None:
+    found = weigh_quantile(np.full(100, 0.002), 0.99, 0.001, 0.005)
+    assert (found.status, found.measured) == ("suspect", "max 2.00 ms of only 100")
+    assert found.limit == "p99 at most 1.00 ms; invalid above 5.00 ms"
