@@ -16,6 +16,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def main() -> None:
     found["rss_before_mb"] = peak_mb()
     summary, found["summarize_s"] = measure(lambda: summarize(log))
     for form in ("text", "json", "html"):
-        shown, found[f"{form}_s"] = measure(lambda form=form: render(summary, form))
+        shown, found[f"{form}_s"] = measure(partial(render, summary, form))
         found[f"{form}_bytes"] = len(shown.encode())
     found["peak_rss_mb"] = peak_mb()
     found["machine"] = {"python": platform.python_version(), "cpus": os.cpu_count(), "machine": platform.machine()}

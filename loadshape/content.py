@@ -97,7 +97,7 @@ class Author:
         segments = np.column_stack([len(texts) + opening.passages.reshape(n, -1), which])
         own = Part(segments.ravel(), head + 1, head + text_tokens[which], opening.heads, np.ones_like(opening.heads))
         paths = self._draw_paths(tree, n)
-        levels = tree.fit_before(paths, own.tokens)
+        levels = tree.fit_before(paths, own.tokens, reused=_count_reused(paths, opening.heads))
         return self._prepend(paths, levels, passages, own, [*texts, *passages.texts], text_tokens)
 
     def compose(self, tokens: Integers, tree: PrefixTree | None = None) -> Content:
@@ -106,7 +106,8 @@ class Author:
         paths = levels = np.empty((n, 0), np.int64)
         if tree is not None:
             paths = self._draw_paths(tree, n)
-            levels = tree.fit_within(paths, tokens, spare=passages.count_head(n))
+            heads = passages.number_heads(n)
+            levels = tree.fit_within(paths, tokens, spare=heads.shape[1], reused=_count_reused(paths, heads))
         own_tokens = tokens - levels.sum(axis=1)
         text = passages.compose(own_tokens, open_stream(self.seed, "content"))
         own = Part(text.passages, text.counts, own_tokens, text.heads, (text.heads != NONE).astype(np.int64))
@@ -132,6 +133,12 @@ class Author:
         cut = [bodies[v] if size == whole[v] else self.tokenizer.cut(bodies[v], size) for v, size in pieces.tolist()]
         prefix = Part(len(texts) + piece.ravel(), present.sum(axis=1), levels.sum(axis=1), paths, levels)
         return _join(own, texts + cut, np.r_[tokens, pieces[:, 1]], prefix)
+
+
+def _count_reused(paths: Integers, heads: Integers) -> int:
+    """Return how many tokens of their heads requests of the same path share: with few words, some begin alike."""
+    sizes = np.column_stack([np.zeros_like(paths), np.ones_like(heads)])
+    return int(measure_shared(np.column_stack([paths, heads]), sizes).sum())
 
 
 def _join(own: Part, texts: list[str], tokens: Integers, prefix: Part | None = None) -> Content:

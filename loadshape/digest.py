@@ -93,7 +93,7 @@ class _Leaves:
         if values is None or len(array) == 0:
             self._feed(path, kind, np.empty(0, np.uint8))
             return
-        ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+        ends = np.frombuffer(offsets, np.int64, array.offset + len(array) + 1)[array.offset :]
         self._feed(path, kind, np.frombuffer(values, np.uint8)[ends[0] : ends[-1]])
 
     def _feed(self, path: str, kind: str, values: np.ndarray[Any, Any]) -> None:
@@ -122,9 +122,10 @@ def _numbers(array: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
         values = np.asarray(array.fill_null(0), dtype=f"<f{kind.bit_width // 8}") + 0.0  # -0.0 -> 0.0
         values[np.isnan(values)] = np.nan
         return str(kind), values
-    if pa.types.is_temporal(kind):
-        array, kind = array.cast(pa.int64()), pa.int64()
-    if not pa.types.is_integer(kind):
+    name = str(kind)  # of a time: with its unit and zone
+    if pa.types.is_temporal(kind) and kind.bit_width <= 64:
+        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if not pa.types.is_integer(array.type):
         raise TypeError(f"no canonical form for {kind}")
-    code = ("i" if pa.types.is_signed_integer(kind) else "u") + str(kind.bit_width // 8)
-    return str(kind), np.asarray(array.fill_null(0), dtype="<" + code)
+    code = ("i" if pa.types.is_signed_integer(array.type) else "u") + str(kind.bit_width // 8)
+    return name, np.asarray(array.fill_null(0), dtype="<" + code)

@@ -39,25 +39,25 @@ CONVERSATIONS, FINDINGS = "conversations.arrow", "findings.arrow"
 BATCH_ROWS = 1024  # conversations held in memory while writing
 
 _ROLE = pa.dictionary(pa.int8(), pa.utf8())
-_MESSAGE = pa.struct([("role", _ROLE), ("text", pa.large_utf8())])
+_MESSAGE = pa.struct([pa.field("role", _ROLE, False), pa.field("text", pa.large_utf8(), False)])
 CONVERSATION_SCHEMA = pa.schema(
     [
-        ("identity", pa.utf8()),
-        ("rows", pa.list_(pa.utf8())),
-        ("labels", pa.list_(pa.utf8())),
-        ("messages", pa.list_(_MESSAGE)),
+        pa.field("identity", pa.utf8(), False),
+        pa.field("rows", pa.list_(pa.utf8()), False),
+        pa.field("labels", pa.list_(pa.utf8()), False),
+        pa.field("messages", pa.list_(_MESSAGE), False),
     ]
 )
 FINDING_SCHEMA = pa.schema(
     [
-        ("conversation", pa.uint32()),
-        ("message", pa.uint16()),
-        ("entity", pa.utf8()),
-        ("recognizer", pa.utf8()),
-        ("score", pa.float32()),
-        ("start", pa.uint32()),
-        ("end", pa.uint32()),
-        ("placeholder", pa.utf8()),
+        pa.field("conversation", pa.uint32(), False),
+        pa.field("message", pa.uint16(), False),
+        pa.field("entity", pa.utf8(), False),
+        pa.field("recognizer", pa.utf8(), False),
+        pa.field("score", pa.float32(), False),
+        pa.field("start", pa.uint32(), False),
+        pa.field("end", pa.uint32(), False),
+        pa.field("placeholder", pa.utf8(), False),
     ]
 )
 

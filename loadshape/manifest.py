@@ -122,8 +122,9 @@ def read_table(folder: Path, name: str, schema: pa.Schema, error: type[InputErro
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as problem:
-        raise error(f"{path}: damaged, not a whole Arrow file: {problem}") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
+        line = str(problem).partition("\n")[0]
+        raise error(f"{path}: damaged, not a whole Arrow file: {line}") from None
     if not table.schema.equals(schema):
         names = [field.name for field in schema if field not in list(table.schema)]
         raise error(f"{path}: its columns are not those of this version: {', '.join(names) or 'other order'}")

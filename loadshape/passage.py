@@ -79,16 +79,19 @@ class Passages:
             tokens += 1
         return tokens
 
+    def number_heads(self, n: int) -> Integers:
+        """Return the digits of the heads of *n* different texts (n x count_head(n)), the lowest first."""
+        base = self._variants[-1]
+        return np.asarray(np.arange(n)[:, None] // base ** np.arange(self.count_head(n)) % base)
+
     def compose(self, tokens: Integers, rng: np.random.Generator) -> Composition:
         """Return one text for each of *tokens*, exactly so long and with a head of its own.
 
         A text that is shorter than a head has as much of it as fits, and then may not be the only one.
         """
         head = self.count_head(len(tokens))
-        places = np.arange(head)
-        base = self._variants[-1]
-        digits = np.arange(len(tokens))[:, None] // base**places % base
-        is_head = places < tokens[:, None]
+        digits = self.number_heads(len(tokens))
+        is_head = np.arange(head) < tokens[:, None]
         rest = np.maximum(tokens - head, 0)
         pieces = np.column_stack([rest // SIZES[0], *(rest // size % 2 for size in SIZES[1:])])
         first = (rng.random(pieces.shape) * self._variants).astype(np.int64)
@@ -96,7 +99,7 @@ class Passages:
             repeats=np.column_stack([is_head, pieces]),
             starts=np.r_[np.full(head, self.starts[-2]), self.starts[:-1]],
             first=np.column_stack([digits, first]),
-            variants=np.r_[np.full(head, base), self._variants],
+            variants=np.r_[np.full(head, self._variants[-1]), self._variants],
         )
         counts = is_head.sum(axis=1) + pieces.sum(axis=1)
         return Composition(passages, counts, np.where(is_head, digits, -1))

@@ -4,9 +4,6 @@
 # no model. Unknown keys are refused by name. The order of the rules matters: where findings overlap, the
 # rule that stands first gives the name. The digest covers the decoded value, not comments or layout, and
 # leaves defaults out, so a new optional key does not change the digest of old policies.
-#
-# `default` and other bare names are the policies that come with loadshape: packaged data in an installed
-# wheel, the folder sanitizers/ in a checkout.
 
 """Sanitization policies: `Policy.load("default")` or a path to a TOML file."""
 
@@ -23,6 +20,7 @@ import msgspec
 
 from loadshape.digest import digest_json
 from loadshape.errors import PolicyError
+from loadshape.packaged import find_packaged
 
 Action = Literal["mask", "drop_turn", "drop_conversation"]
 Place = Literal["anywhere", "outside_code"]
@@ -30,8 +28,6 @@ Check = Literal["none", "luhn"]
 
 PRESIDIO = "presidio:"
 
-_PACKAGED = Path(__file__).parent / "data" / "sanitizers"
-_CHECKOUT = Path(__file__).parent.parent / "sanitizers"
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _ENTITY = re.compile(r"[A-Z][A-Z0-9_]*")
 
@@ -107,7 +103,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
         Raises PolicyError, naming the file and the key, for anything that is not a policy.
         """
-        path = _find(name)
+        path = find_packaged("sanitizers", name, PolicyError)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as problem:
@@ -131,29 +127,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def content(self) -> dict[str, Any]:
-        """The policy as plain values, defaults left out."""
-        builtins: dict[str, Any] = msgspec.to_builtins(self)
-        return builtins
-
-
-def list_policies() -> list[str]:
-    """Return the bare names that `Policy.load` knows."""
-    return sorted(path.stem for path in _shipped().glob("*.toml"))
-
-
-def _shipped() -> Path:
-    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
-
-
-def _find(name: str | Path) -> Path:
-    path = Path(name)
-    if path.suffix == ".toml" or len(path.parts) != 1:
-        return path
-    shipped = _shipped() / f"{name}.toml"
-    if not shipped.is_file():
-        known = ", ".join(list_policies()) or "none"
-        raise PolicyError(f"policy: expected a TOML file or one of: {known}; found {str(name)!r}")
-    return shipped
+        """The policy as plain JSON values, defaults left out; decoding it gives the policy back."""
+        return msgspec.json.decode(msgspec.json.encode(self), type=dict[str, Any])
 
 
 def _compile(pattern: str) -> None:

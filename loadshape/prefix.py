@@ -63,10 +63,11 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             paths[:, level] = self.fan_out * paths[:, level - 1] + 1 + child[:, level - 1]
         return paths
 
-    def fit_within(self, paths: Integers, tokens: Integers, *, spare: int) -> Integers:
+    def fit_within(self, paths: Integers, tokens: Integers, *, spare: int, reused: int = 0) -> Integers:
         """Return the prefix tokens of each level (n x depth) for requests of *tokens* tokens in all.
 
-        At least *spare* tokens of each request are its own. Raises RecipeError when the share is out of reach.
+        At least *spare* tokens of each request are its own, of which all requests together share *reused*
+        anyway. Raises RecipeError when the share is out of reach.
         """
         room = np.maximum(tokens - spare, 0)
         in_blocks = room // BLOCK_TOKENS * BLOCK_TOKENS
@@ -74,16 +75,17 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         order = np.argsort(room, kind="stable")
         below = np.searchsorted(room[order], prefix)  # requests that are too short for the whole prefix
         carried = np.r_[0, np.cumsum(in_blocks[order])][below] + prefix * (len(room) - below)
-        best = self._solve(prefix, carried - self._first_uses(prefix, paths), np.full(len(prefix), tokens.sum()))
+        shared = carried - self._first_uses(prefix, paths) + reused
+        best = self._solve(prefix, shared, np.full(len(prefix), tokens.sum()))
         return self._divide(np.where(room >= best, best, in_blocks), best)
 
-    def fit_before(self, paths: Integers, tokens: Integers) -> Integers:
+    def fit_before(self, paths: Integers, tokens: Integers, *, reused: int = 0) -> Integers:
         """Return the prefix tokens of each level (n x depth) to put before *tokens* tokens of each request's own.
 
-        Raises RecipeError when the share is out of reach.
+        All requests together share *reused* of those anyway. Raises RecipeError when the share is out of reach.
         """
         prefix = self._candidates()
-        shared = prefix * len(tokens) - self._first_uses(prefix, paths)
+        shared = prefix * len(tokens) - self._first_uses(prefix, paths) + reused
         best = self._solve(prefix, shared, prefix * len(tokens) + tokens.sum())
         return self._divide(np.full(len(tokens), best), best)
 
@@ -100,7 +102,8 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _solve(self, prefix: Integers, shared: Integers, total: Integers) -> int:
         reached = shared / total
-        error = np.abs(reached - self.share)
+        rising = reached[: int(np.argmax(reached)) + 1]  # beyond, first uses cost more than is gained
+        error = np.abs(rising - self.share)
         best = int(np.argmin(error))
         if error[best] > TOLERANCE:
             raise RecipeError(

@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from loadshape.errors import TargetError
 
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254", "100.100.100.200")  # clouds hand out credentials there
 
+OUR_HEADERS = ("content-length", "transfer-encoding", "x-request-id")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
+
 
 class Secret:
-    """A string that does not show itself: repr, str and pickling through logs give stars."""
+    """A string that does not show itself: repr and str give stars, and it cannot be pickled or copied."""
 
     __slots__ = ("_value",)
 
@@ -39,6 +43,9 @@ class Secret:
         return "Secret(***)"
 
     __str__ = __repr__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret does not travel: pass the reference to the key instead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +69,26 @@ class Target:
     max_rate_hz: float | None = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port
+        except ValueError as problem:
+            raise TargetError(f"target: {problem} in {_safe(self.url)!r}") from None
         if parts.scheme not in ("http", "https"):
             raise TargetError(f"target: expected http://host:port/v1 or https://..., found {_safe(self.url)!r}")
         if not parts.hostname or parts.query or parts.fragment:
             raise TargetError(f"target: expected a base URL without query, found {_safe(self.url)!r}")
         if parts.username or parts.password:
             raise TargetError("target: a password in the URL would end up in logs; use --key-env or --key-file")
-        try:
-            _ = parts.port
-        except ValueError as problem:
-            raise TargetError(f"target: {problem} in {_safe(self.url)!r}") from None
+        if not self.url.isascii() or not self.url.isprintable() or " " in self.url:
+            raise TargetError(f"target: expected a URL in plain ASCII without blanks, found {_safe(self.url)!r}")
         for name, value in self.headers.items():
-            if any(char in name + value for char in "\r\n\0"):
-                raise TargetError(f"target.headers: {name!r} contains a line break")
+            _check_header(name, value)
 
     @property
     def tls(self) -> bool:
         """Whether the connection is encrypted."""
-        return self.url.startswith("https:")
+        return urlsplit(self.url).scheme == "https"
 
     @property
     def host(self) -> str:
@@ -109,6 +117,7 @@ class Target:
         return addresses
 
     def _permit(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+        address = getattr(address, "ipv4_mapped", None) or address  # ::ffff:a.b.c.d is a.b.c.d
         if str(address) in METADATA_ADDRESSES:
             raise TargetError(f"target: {address} is a cloud metadata address; it is never loaded")
         if not address.is_global or (self.allow_public == self.host and self.max_rate_hz):
@@ -157,5 +166,14 @@ def _read_key_file(path: Path) -> str:
 
 
 def _safe(url: str) -> str:
-    """Return a URL without what may be a password."""
-    return url.rpartition("@")[2][:80]
+    """Return a URL without what may be a password or a key."""
+    return url.rpartition("@")[2].partition("?")[0][:80]
+
+
+def _check_header(name: str, value: str) -> None:
+    if not _TOKEN.fullmatch(name):
+        raise TargetError(f"target.headers: {name[:40]!r} is no header name")
+    if name.lower() in OUR_HEADERS:
+        raise TargetError(f"target.headers: {name!r} is set by the replayer")
+    if any(char in value for char in "\r\n\0") or not all(ord(char) < 256 for char in value):
+        raise TargetError(f"target.headers: the value of {name!r} contains a line break or characters beyond Latin-1")

@@ -186,15 +186,24 @@ def check_tables(requests: pa.Table, segments: pa.Table, loop: Loop) -> None:
     rows = requests.num_rows
     if rows == 0:
         raise TraceError("trace: no requests; lengthen the duration or raise the rate")
+    messages = pc.list_flatten(requests["messages"])
+    _check_names("requests.api", requests["api"], APIS)
+    _check_names("requests.messages.role", pc.struct_field(messages, "role"), ROLES)
+    _check_names("segments.kind", segments["kind"], SEGMENT_KINDS)
     number = np.asarray(requests["request"])
     if not np.array_equal(np.sort(number), np.arange(rows)):
         raise TraceError("requests.request: expected every number from 0 to rows - 1 once")
     _check_due(requests, loop)
     _check_sessions(requests)
-    used = pc.list_flatten(pc.struct_field(pc.list_flatten(requests["messages"]), "segments"))
+    used = pc.list_flatten(pc.struct_field(messages, "segments"))
     top = max(pc.max(used).as_py() or 0, pc.max(requests["params"]).as_py() or 0)
     if top >= segments.num_rows:
         raise TraceError(f"requests: names segment {top}, but there are only {segments.num_rows}")
+
+
+def _check_names(field: str, column: pa.ChunkedArray, names: tuple[str, ...]) -> None:
+    if any(chunk.dictionary.to_pylist() != list(names) for chunk in column.chunks):
+        raise TraceError(f"{field}: expected every batch to have the dictionary {', '.join(names)}")
 
 
 def _check_due(requests: pa.Table, loop: Loop) -> None:

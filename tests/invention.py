@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-WORDS = (
+_TEXT = (
     "a garden needs water in the morning so ask how much rain fell and write it down before noon then sort the "
     "list by name or size with a small function that returns every third value of its input while café owners "
     "naïve as ever count 12 cups 7 plates and (perhaps) one teapot, explain why; compare both, and tell me which "
     "bridge carries more carts per hour when snow lies on the road for weeks"
-).split()
+)
+WORDS = _TEXT.split()
 
 
 def invent_text(number: int, words: int) -> str:

@@ -120,7 +120,7 @@ def synthesize_log(
     table = _synthesize_requests(due, sent, at, outcome)
     log = make_log(table, _synthesize_reads(at[~bad], np.flatnonzero(~bad), rng), duration_s=duration_s)
     health = [health_row(ms, in_flight=_count(table, ms * MS)) for ms in range(0, round(duration_s * 1000), 100)]
-    return make_log(table, log.reads, health, duration_s=duration_s, environment={"host": {"cpus": 2}})
+    return make_log(table, log.reads, health, duration_s=duration_s, environment={"client": {"cores": 2}})
 
 
 def _synthesize_requests(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from invention import InventedFixture
+
 from loadshape.errors import RecipeError
 from loadshape.passage import SIZES, Passages
 from loadshape.randomness import open_stream

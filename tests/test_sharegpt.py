@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from loadshape.errors import MissingExtra, SourceError
 from loadshape.provenance import Account
-from loadshape.sources import Source, read
-from loadshape.sources import json_array, sharegpt
+from loadshape.sources import Source, json_array, read, sharegpt
 from loadshape.sources.json_array import ArrayReader
 
 Turn = dict[str, str]
@@ -126,9 +125,10 @@ CASES: dict[str, tuple[list[Any], list[tuple[str, str]], dict[str, int], dict[st
             row("X_0", ("h", "p"), ("g", "a")),
             {"id": "Y"},
             {"id": "Z_0", "conversations": [{"from": "human", "value": 3}]},
+            row("S_0", ("h", "\ud800"), ("g", "a")),
         ],
         [("X", "u:p a:a")],
-        {"malformed": 2},
+        {"malformed": 3},
         {},
     ),
     "an empty array": ([], [], {}, {}),
@@ -217,7 +217,7 @@ BROKEN = {
     "[]\n[]": "at byte 3 expected nothing more, found '\\['",
     '[{"a": 1}, ]': "at byte 11 expected {, found '\\]'",
     '[{"text": "other format"}]': "no row is in the ShareGPT format; the first: row 1: Object missing required field",
-    '[{"id": "X_0", "conversations": [}]}]': "no row is in the ShareGPT format; the first: row 1: JSON is malformed",
+    '[{"id": "X_0", "conversations": [}]}]': "row 1, at byte 1, is not JSON: ",
 }
 
 

@@ -8,9 +8,9 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from invention import WORDS, invent_text
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from invention import WORDS, invent_text
 from loadshape.errors import RecipeError
 from loadshape.tokenizer import Estimate, Tokenizer, load_tokenizer
 

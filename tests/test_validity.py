@@ -38,7 +38,7 @@ def late_by(*late_ms: float, ttft: float = 200.0) -> Log:
 def ticks(seconds: float = 3.0, **columns: Callable[[float], int | None]) -> list[dict[str, Any]]:
     """Return ten health rows a second; each column is a function of the time in s."""
     times = np.arange(0, seconds, 0.1)
-    return [health_row(1000 * t, **{name: value(t) for name, value in columns.items()}) for t in times.tolist()]
+    return [health_row(1000 * t) | {name: value(t) for name, value in columns.items()} for t in times.tolist()]
 
 
 def quiet(**more: Any) -> Log:
@@ -68,6 +68,8 @@ def test_a_quiet_run_is_valid() -> None:
         ("lateness", late_by(*[0.05] * 199, 2.0), "suspect"),
         ("lateness", late_by(*[0.05] * 199, 60.0), "suspect"),
         ("lateness", late_by(*[0.05] * 197, 60.0, 60.0, 60.0), "invalid"),
+        ("lateness", late_by(*[0.05] * 20, 60.0), "suspect"),
+        ("lateness", late_by(*[0.05] * 20, 60.0, 60.0), "invalid"),
         ("lateness", make_log(), "unknown"),
         # the same p99 of 0.9 ms is 9 % of a TTFT of 10 ms, 4.5 % of one of 20 ms
         ("lateness and TTFT", late_by(*[0.9] * 700, ttft=10.0), "invalid"),
@@ -108,7 +110,7 @@ def test_a_quiet_run_is_valid() -> None:
         ("steal", make_log(health=ticks(steal_ns=lambda t: int(15e6 * t))), "suspect"),
         (
             "steal",
-            make_log(health=ticks(steal_ns=lambda t: int(15e6 * t)), environment={"host": {"cpus": 2}}),
+            make_log(health=ticks(steal_ns=lambda t: int(15e6 * t)), environment={"client": {"cores": 2}}),
             "ok",
         ),
         ("steal", make_log(health=ticks(steal_ns=lambda t: int(60e6 * t))), "invalid"),

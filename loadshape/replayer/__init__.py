@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,21 +111,35 @@ def _play(crew: Crew, run: Run, settings: Settings, watch: Watch) -> tuple[list[
     crew.tell(Start(epoch_ns=epoch_ns))
     done: dict[int, Done] = {}
     said: dict[int, Progress] = {}
-    interrupts = 0
-    while len(done) < settings.processes:
-        try:
+    told = 0
+    with _count_interrupts() as interrupts:
+        while len(done) < settings.processes:
             for worker, report in crew.listen(0.1):
                 if isinstance(report, Progress):
                     said[worker] = report
                 elif isinstance(report, Done):
                     done[worker] = report
             watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
-        except KeyboardInterrupt:
-            interrupts += 1
-            crew.tell(Stop(grace_s=settings.interrupt_grace_s if interrupts == 1 else 0.0, reason=INTERRUPTED))
+            if len(interrupts) > told:
+                told = len(interrupts)
+                crew.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
     parts = [done[worker] for worker in sorted(done)]
     stopped = [part.stopped for part in parts if part.stopped]
     return parts, "interrupted" if interrupts else stopped[0] if stopped else "complete"
+
+
+@contextmanager
+def _count_interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl-C instead of raising it: an exception between two lines of a worker would lose the second."""
+    interrupts: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts  # only the main thread gets signals, and may say what becomes of them
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _check_rate(trace: Trace, target: Target) -> None:

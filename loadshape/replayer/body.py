@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loadshape.errors import TraceError
 from loadshape.target import Secret, Target
@@ -26,6 +27,7 @@ from loadshape.trace import Trace
 from loadshape.version import __version__
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+PARTS = {"chat": {"text", "json", "image"}, "completions": {"text", "token_ids"}}
 SHARED_FROM = 2  # escaped bytes are kept for segments that this many requests name
 
 
@@ -52,6 +54,7 @@ class BodyBuilder:
         self._shared = _count_uses(trace)
         self._escaped: dict[int, bytes] = {}
         self._params: dict[int, dict[str, Any]] = {}
+        self._check(trace)
 
     def prepare(self, row: int) -> Prepared:
         """Return the bytes of the request in *row* of the trace."""
@@ -66,6 +69,17 @@ class BodyBuilder:
             name_request(self._run, rows.request[row]).encode(),
         )
         return Prepared([head, *body], size + len(head))
+
+    def _check(self, trace: Trace) -> None:
+        """Refuse what no request can be made of before the first one is sent."""
+        for segment in trace.requests["params"].unique().drop_null().to_pylist():
+            self._read_params(segment)
+        for api, parts in PARTS.items():
+            rows = trace.requests.filter(pc.equal(trace.requests["api"].cast(pa.string()), api))
+            for segment in _list_segments(rows).unique().to_pylist():
+                if self._kinds[segment] not in parts:
+                    found = f"{self._kinds[segment]!r} (segment {segment})"
+                    raise TraceError(f"segments.kind: {found} cannot be part of a {api} request; use {sorted(parts)}")
 
     def _fields(self, row: int) -> dict[str, Any]:
         model = self._rows.model[row] or self._target.model
@@ -101,9 +115,7 @@ class BodyBuilder:
             return b'{"type":"text","text":"%b"}' % self._escape(segment)
         if kind == "json":
             return bytes(text, "utf-8")
-        if kind == "image":
-            return msgspec.json.encode({"type": "image_url", "image_url": {"url": text}})
-        raise TraceError(f"segments.kind: {kind!r} (segment {segment}) cannot be part of a chat message")
+        return msgspec.json.encode({"type": "image_url", "image_url": {"url": text}})
 
     def _prompt(self, messages: list[tuple[str, list[int]]]) -> list[bytes]:
         segments = [segment for _, message in messages for segment in message]
@@ -178,13 +190,18 @@ def _write_head(target: Target, path: str, key: Secret | None) -> bytes:
     }
     if key is not None:
         fields["Authorization"] = f"Bearer {key.reveal()}"
-    fields |= target.headers
+    given = {name.lower() for name in target.headers}
+    fields = {name: value for name, value in fields.items() if name.lower() not in given} | target.headers
     lines = [f"POST {target.path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
 
 def _count_uses(trace: Trace) -> frozenset[int]:
     """Return the segments that several requests name."""
-    used = trace.requests["messages"].combine_chunks().flatten().field("segments").flatten()
-    counts = used.value_counts()
+    counts = _list_segments(trace.requests).value_counts()
     return frozenset(row["values"] for row in counts.to_pylist() if row["counts"] >= SHARED_FROM)
+
+
+def _list_segments(requests: pa.Table) -> pa.Array:
+    """Return the segments that the messages name, one entry a mention."""
+    return requests["messages"].combine_chunks().flatten().field("segments").flatten()

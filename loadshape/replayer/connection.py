@@ -103,12 +103,12 @@ OURS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EN
 def translate_error(error: OSError) -> tuple[Outcome, str]:
     """Return the outcome of a request whose connection ended with *error*, and one line about it."""
     reason = error.strerror or str(error) or type(error).__name__
+    if type(error).__module__ == "ssl":  # before the numbers: OpenSSL's are others, and 1 is EPERM
+        return Outcome.protocol_error, f"TLS: {reason}"
     if isinstance(error, socket.gaierror) or error.errno in NOT_OURS:
         return Outcome.refused, reason
     if error.errno in OURS:
         return Outcome.not_sent, f"this host has no connection left: {reason}"
     if error.errno == errno.ETIMEDOUT:
         return Outcome.timeout_connect, reason
-    if type(error).__module__ == "ssl":
-        return Outcome.protocol_error, f"TLS: {reason}"
     return Outcome.reset, reason

@@ -6,7 +6,7 @@
 #
 #     run-queue delay   /proc/self/schedstat, field 2: ns spent runnable but not running
 #     steal             /proc/stat, first line, field 8: what the hypervisor took from this host
-#     throttling        cpu.stat of this cgroup: throttled_usec
+#     throttling        cpu.stat of this cgroup: throttled_usec, or throttled_time in version 1
 #     collector pauses  gc.callbacks
 
 """Vitals: CPU, run-queue delay, steal, throttling, collector pauses and memory of this process."""
@@ -17,6 +17,7 @@ import contextlib
 import gc
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from loadshape.plan import NULL
 
 _TICK_NS = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUP_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
 
 
 class Vitals:
@@ -71,22 +72,33 @@ class Vitals:
         for line in os.pread(self._throttled, 4096, 0).decode().splitlines():
             if line.startswith("throttled_usec"):
                 return int(line.split()[1]) * 1000
+            if line.startswith("throttled_time"):  # version 1, in ns
+                return int(line.split()[1])
         return NULL
 
 
 def _find_throttling() -> tuple[bool, int | None]:
     """Return whether this process may have a CPU quota, and the file that counts its effect.
 
-    The root of the hierarchy has no quota and does not count, so there it is known to be zero.
+    The root of a hierarchy has no quota and does not count, so there it is known to be zero.
     """
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own = next(line for line in lines if line.startswith("0::"))[3:]
-        stat = _CGROUPS / own.lstrip("/") / "cpu.stat"
-        if "throttled_usec" in stat.read_text():
-            return True, _open(str(stat))
-        return own != "/", None
-    return True, None
+    places = list(_list_cgroups())
+    for stat in (place / "cpu.stat" for place in places):
+        with contextlib.suppress(OSError):
+            if "throttled_" in stat.read_text():
+                return True, _open(str(stat))
+    return not places or any(place not in _CGROUP_ROOTS for place in places), None
+
+
+def _list_cgroups() -> Iterator[Path]:
+    """Yield the folders of this process in the version 2 hierarchy and in the version 1 one of the CPU."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield _CGROUP_ROOTS[0] / path.lstrip("/")
+            elif "cpu" in controllers.split(","):
+                yield _CGROUP_ROOTS[1] / path.lstrip("/")
 
 
 def _open(path: str) -> int | None:

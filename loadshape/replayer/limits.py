@@ -32,6 +32,7 @@ class Limits:
         self._first_ns = _to_limit(settings.timeout_first_s)
         self._idle_ns = _to_limit(settings.timeout_idle_s)
         self._total_ns = _to_limit(settings.timeout_total_s)
+        self.shortest_ns = min(self._connect_ns, self._first_ns, self._idle_ns, self._total_ns)
 
     def find_deadline(self, exchange: Exchange, plan: Plan) -> tuple[int, Outcome]:
         """Return the nearest deadline of *exchange* as it is now, and the outcome when it passes."""

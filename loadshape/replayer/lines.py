@@ -13,6 +13,7 @@ from loadshape.replayer.connection import Connection, Network
 from loadshape.replayer.pool import Pool
 
 OPENING_AT_ONCE = 128  # a burst of SYNs beyond a server's backlog costs a second each
+DIALS_A_SLICE = 2  # a connect costs 60 us, and a request may become due meanwhile
 PAUSE_NS = 1_000_000_000  # nothing is opened ahead for so long after an attempt that failed
 
 
@@ -46,17 +47,18 @@ class Lines:
         self._open += 1
         return connection
 
-    def dial_ahead(self, wanted: int) -> None:
-        """Open connections until *wanted* are idle or opening, OPENING_AT_ONCE at a time."""
-        if time.monotonic_ns() < self._paused_until_ns:
-            return
-        missing = wanted - len(self._pool) - self._opening
-        for _ in range(min(missing, OPENING_AT_ONCE - self._opening)):
+    def dial_ahead(self, wanted: int) -> bool:
+        """Open a few of the connections that lack until *wanted* are idle or opening; True when more lack."""
+        missing = min(wanted - len(self._pool), OPENING_AT_ONCE) - self._opening
+        if missing <= 0 or time.monotonic_ns() < self._paused_until_ns:
+            return False
+        for _ in range(min(missing, DIALS_A_SLICE)):
             try:
                 self.dial()
             except OSError:
-                return  # the request that needs it will say why
+                return False  # the request that needs it will say why
             self._opening += 1
+        return missing > DIALS_A_SLICE
 
     def keep(self, connection: Connection) -> None:
         """Take a connection that was opened ahead into the pool."""

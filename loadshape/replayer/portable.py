@@ -13,6 +13,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from loadshape.clock import measure_offset_ns
 from loadshape.errors import TargetError
@@ -70,6 +71,8 @@ class Portable:
 
     def send(self, connection: Connection, parts: list[bytes]) -> bool:
         """Hand all parts to the transport; False when it could not pass them on at once."""
+        if connection.handle.is_closing():
+            return False  # lost a moment ago: the inbox says so, and ends the request
         connection.handle.writelines(parts)
         connection.outgoing = list(parts) if connection.handle.get_write_buffer_size() else []
         return not connection.outgoing
@@ -113,8 +116,7 @@ class _Stream(asyncio.Protocol):
         self._network = network
         self._connection = connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
+    def connection_made(self, transport: Any) -> None:  # uvloop's are no subclasses of asyncio.WriteTransport
         self._connection.handle = transport
         self._connection.open = True
         transport.set_write_buffer_limits(high=0)

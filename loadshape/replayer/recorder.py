@@ -1,12 +1,13 @@
 # Rows on their way to the disk, without stopping the loop.
 #
 # Law: the loop only stores integers. A row is one struct.pack_into a preallocated block; a full block, or
-# one that is a second old, is handed to a writer thread through a bounded queue. The thread turns blocks
+# one that is a second old, is handed to a writer thread through a queue. The thread turns blocks
 # into Arrow record batches and appends them, zstd-compressed, to an IPC stream: compression and file
 # writing release the interpreter lock. A batch once written survives a kill of this process.
 #
-# If the writer cannot keep up, the queue fills and `behind` turns true: the worker then stops the run,
-# since sending unlogged load is worse than sending none. The loop never waits for the disk.
+# If the writer cannot keep up, the queue grows past its bound and `behind` turns true: the worker then stops
+# the run, since sending unlogged load is worse than sending none. The loop never waits for the disk, and no
+# row is dropped. After the run there is time: `is_patient` waits for the thread instead.
 #
 # Inside a block every value is an int64 and NULL stands for null; strings lie beside it in lists. The
 # conversion to the types of the schema is one vectorized cast per column and batch.
@@ -101,10 +102,12 @@ class RowWriter:
 class WriterThread:
     """One thread that writes the blocks of all RowWriters of a process."""
 
-    error: OSError | None = None
+    error: Exception | None = None
     behind: bool = False
-    backlog_rows: int = 0
-    _queue: queue.Queue[tuple[RowWriter, _Block] | None] = field(default_factory=lambda: queue.Queue(QUEUED_BLOCKS))
+    is_patient: bool = False
+    _queued_rows: int = 0  # written by the loop only
+    _written_rows: int = 0  # written by the thread only
+    _queue: queue.Queue[tuple[RowWriter, _Block] | None] = field(default_factory=queue.Queue)
     _files: dict[Path, tuple[Any, Any]] = field(default_factory=dict)
     _thread: threading.Thread | None = None
 
@@ -117,13 +120,20 @@ class WriterThread:
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def backlog_rows(self) -> int:
+        """Rows that are queued and not yet written."""
+        return self._queued_rows - self._written_rows
+
     def put(self, writer: RowWriter, block: _Block) -> None:
-        """Queue a block without ever waiting; sets `behind` and drops it when the queue is full."""
-        try:
-            self._queue.put_nowait((writer, block))
-            self.backlog_rows += block.rows
-        except queue.Full:
-            self.behind = True
+        """Queue a block; a queue past its bound sets `behind`, or is waited for once the run is over."""
+        if self._queue.qsize() >= QUEUED_BLOCKS:
+            if self.is_patient:
+                self._queue.join()
+            else:
+                self.behind = True
+        self._queued_rows += block.rows
+        self._queue.put((writer, block))
 
     def close(self) -> None:
         """Write what is queued, end the streams, and raise ReplayError if anything could not be written."""
@@ -131,7 +141,12 @@ class WriterThread:
             self._queue.put(None)
             self._thread.join()
         if self.error is not None:
-            raise ReplayError(f"log: cannot be written: {self.error.strerror or self.error}") from self.error
+            raise ReplayError(f"log: cannot be written: {self.reason}") from self.error
+
+    @property
+    def reason(self) -> str:
+        """What the system said of the first write that failed."""
+        return getattr(self.error, "strerror", None) or str(self.error)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -139,9 +154,10 @@ class WriterThread:
             try:
                 if self.error is None:
                     self._files[writer.path][1].write_batch(writer.make_batch(block))
-            except OSError as problem:
+            except Exception as problem:  # whatever it is, the rows are not on the disk
                 self.error = problem
-            self.backlog_rows -= block.rows
+            self._written_rows += block.rows
+            self._queue.task_done()
         for sink, stream in self._files.values():
             try:
                 stream.close()

@@ -19,7 +19,6 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 
 from loadshape.plan import NULL, Plan
 
@@ -49,9 +48,9 @@ class Scheduler:
         return self._in_flight
 
     @property
-    def exhausted(self) -> bool:
-        """Whether nothing is left to release and nothing in flight could make more due."""
-        return self._in_flight == 0 and self.next_due_ns() == NEVER
+    def drained(self) -> bool:
+        """Whether nothing waits for its instant, a slot or the cap: only a predecessor's end can bring more."""
+        return self._stopped or not (self._waiting or self._sessions or self._next_clocked < len(self._clocked))
 
     def next_due_ns(self) -> int:
         """Return when release() has something to give, NEVER if only a finish() can change that."""
@@ -75,12 +74,13 @@ class Scheduler:
         if self._stopped:
             return 0
         clocked = bisect_right(self._clocked_due, until_ns, lo=self._next_clocked) - self._next_clocked
-        return clocked + sum(1 for due_ns, _ in self._waiting if due_ns <= until_ns)
+        waiting = sum(1 for due_ns, _ in self._waiting if due_ns <= until_ns)
+        return min(clocked + waiting, self._cap - self._in_flight)
 
     def upcoming(self, until_ns: int, *, skip: int = 0) -> Iterator[int]:
         """Return the positions that the clock makes due up to *until_ns*, nearest first, without the first *skip*."""
         end = bisect_right(self._clocked_due, until_ns, lo=self._next_clocked)
-        return islice(self._clocked, min(self._next_clocked + skip, end), end)
+        return (self._clocked[index] for index in range(self._next_clocked + skip, end))
 
     def finish(self, position: int, ended_ns: int, *, succeeded: bool) -> None:
         """Tell that a released request ended; makes its successor, or its slot's next session, due."""

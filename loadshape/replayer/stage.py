@@ -56,14 +56,13 @@ class Stage:
 
     def __enter__(self) -> Stage:
         _check_free(self.log, force=self._force)
+        self.trace = self._given if isinstance(self._given, Trace) else Trace.open(self._given)
+        self.trace.verify()
         if isinstance(self._given, Trace):
-            self.trace = self._given
             self._scratch = Path(tempfile.mkdtemp(prefix="loadshape-"))
             self.trace_path = self.trace.write(self._scratch / "memory.trace")
         else:
             self.trace_path = Path(self._given)
-            self.trace = Trace.open(self.trace_path)
-        self.trace.verify()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,9 +71,12 @@ class Stage:
 
     def prepare(self, facts: dict[str, Any]) -> None:
         """Make the folder and write environment.json."""
-        if self.log.exists():
-            shutil.rmtree(self.log)
-        self.log.mkdir(parents=True)
+        try:
+            if self.log.exists():
+                shutil.rmtree(self.log)
+            self.log.mkdir(parents=True)
+        except OSError as problem:
+            raise LogError(f"{self.log}: cannot be made: {problem.strerror}") from None
         environment = {"client": describe_host(), "server": facts}
         (self.log / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(environment)) + b"\n")
 

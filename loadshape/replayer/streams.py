@@ -94,7 +94,8 @@ class Streams:
         connection.outgoing = list(parts)
         done = self._push(connection)
         if connection.outgoing:
-            self._epoll.modify(connection.handle.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            with contextlib.suppress(FileNotFoundError):  # its end was read a moment ago: the inbox says so
+                self._epoll.modify(connection.handle.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return done
 
     def close(self, connection: Connection) -> None:

@@ -96,19 +96,19 @@ def _describe_run(summary: Summary) -> str:
 def _write_verdict(verdict: Verdict) -> str:
     sentence = verdict.headline.partition(": ")[2]
     reasons = "\n".join(_write_reason(check) for check in verdict.reasons)
+    remedies = "\n".join(f'<li><span class="status">do</span>{escape(text)}</li>' for text in verdict.remedies)
     passed = len(verdict.checks) - len(verdict.reasons)
     return (
         f'<section class="verdict {verdict.status}">\n<span class="badge">{verdict.status}</span> {escape(sentence)}\n'
-        f'<ul class="reasons">\n{reasons}\n'
+        f'<ul class="reasons">\n{reasons}\n{remedies}\n'
         f'<li class="ok">{passed} of {len(verdict.checks)} checks of the instrument passed.</li>\n</ul>\n</section>'
     )
 
 
 def _write_reason(check: Check) -> str:
-    remedy = f" <em>To do:</em> {escape(check.remedy)}." if check.remedy else ""
     return (
         f'<li><span class="status {check.status}">{check.status}</span><b>{escape(check.name)}</b>: '
-        f"{escape(check.measured)} (limit: {escape(check.limit)})<br>{escape(check.meaning)}{remedy}</li>"
+        f"{escape(check.measured)} (limit: {escape(check.limit)})<br>{escape(check.meaning)}</li>"
     )
 
 
@@ -203,7 +203,7 @@ def _embed(figures: Iterable[Figure]) -> str:
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested values as ("host.cpus", "2") pairs."""
+    """Return nested values as ("client.cores", "2") pairs."""
     rows: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{prefix}{tables.clean_text(str(key))}"

@@ -34,10 +34,12 @@ def write_summary(summary: Summary) -> str:
 
 
 def write_verdict(verdict: Verdict) -> str:
-    """Return the headline, each check that is not ok with its meaning and remedy, and the count of the others."""
+    """Return the headline, each check that is not ok with its meaning, what to do, and the count of the others."""
     lines = [verdict.headline]
     for check in verdict.reasons:
         lines += _write_check(check)
+    for remedy in verdict.remedies:
+        lines += _wrap(remedy, _INDENT, "do   ")
     passed = len(verdict.checks) - len(verdict.reasons)
     lines.append(f"{passed} of {len(verdict.checks)} checks of the instrument passed")
     return "\n".join(lines)
@@ -46,8 +48,6 @@ def write_verdict(verdict: Verdict) -> str:
 def _write_check(check: Check) -> Iterator[str]:
     yield from _wrap(f"{check.name}: {check.measured} (limit: {check.limit})", _INDENT, f"{_MARKS[check.status]}   ")
     yield from _wrap(check.meaning, _INDENT)
-    if check.remedy:
-        yield from _wrap(f"To do: {check.remedy}", _INDENT)
 
 
 def _write_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:

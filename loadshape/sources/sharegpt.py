@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,15 +172,20 @@ class ShareGPT:
         seen: set[str] = set()
         with self._path.open("rb") as file:
             for pieces in self._index.groups():
-                if self._limit is not None and tally.conversations >= self._limit:
-                    tally.drop("beyond_limit", len(pieces))
-                    continue
-                waiting = _order(pieces, tally)
-                while waiting:
-                    conversation, waiting = self._assemble(waiting, file, tally, seen)
-                    if conversation is not None:
-                        yield conversation
+                yield from self._assemble_all(pieces, file, tally, seen)
         self.account = tally.account()
+
+    def _assemble_all(
+        self, pieces: list[_Piece], file: BinaryIO, tally: Tally, seen: set[str]
+    ) -> Iterator[Conversation]:
+        if self._is_full(tally):
+            tally.drop("beyond_limit", len(pieces))
+            return
+        waiting = _order(pieces, tally)
+        while waiting:
+            conversation, waiting = self._assemble(waiting, file, tally, seen)
+            if conversation is not None:
+                yield conversation
 
     def _assemble(
         self, pieces: list[_Piece], file: BinaryIO, tally: Tally, seen: set[str]
@@ -208,9 +214,10 @@ class ShareGPT:
         seen.add(digest)
         if self._max_characters is not None and conversation.characters > self._max_characters:
             return "oversize"
-        if self._limit is not None and tally.conversations >= self._limit:
-            return "beyond_limit"
-        return None
+        return "beyond_limit" if self._is_full(tally) else None
+
+    def _is_full(self, tally: Tally) -> bool:
+        return self._limit is not None and tally.conversations >= self._limit
 
     def _fetch(self, piece: _Piece, file: BinaryIO) -> list[_Turn]:
         file.seek(piece.start)
@@ -229,7 +236,7 @@ class _Index:
         self.read = 0
         with path.open("rb") as file:
             array = ArrayReader(file, str(path))
-            first_problem = self._add_rows(array)
+            first_problem = self._add_rows(array, path)
             size = file.seek(0, 2)
         if self._malformed and not self._pieces:
             raise SourceError(f"{path}: no row is in the ShareGPT format; the first: {first_problem}")
@@ -237,13 +244,15 @@ class _Index:
         self.bytes_dropped = 0 if array.is_complete else size - array.end
         self._cut_off = int(array.is_cut)
 
-    def _add_rows(self, array: ArrayReader) -> str:
+    def _add_rows(self, array: ArrayReader, path: Path) -> str:
         problem = ""
         for start, raw in array:
             self.read += 1
             try:
                 piece = _to_piece(self.read, start, raw)
-            except msgspec.DecodeError as error:  # also bad types, bad UTF-8 and lone surrogates
+            except msgspec.DecodeError as error:
+                if not isinstance(error, msgspec.ValidationError) and not _is_json(raw):
+                    raise SourceError(f"{path}: row {self.read}, at byte {start}, is not JSON: {error}") from None
                 problem = problem or f"row {self.read}: {error}"
                 self._malformed += 1
                 continue
@@ -271,6 +280,15 @@ def _to_piece(number: int, start: int, raw: bytes) -> _Piece:
         base, offset = identity, "0"
     sha256 = hashlib.sha256(raw).hexdigest()
     return _Piece(identity, base, int(offset), start, len(raw), sha256, len(row.turns))
+
+
+def _is_json(raw: bytes) -> bool:
+    """Tell JSON with a lone surrogate, which RFC 8259 allows and no UTF-8 can hold, from what is no JSON."""
+    try:
+        json.loads(raw)
+    except ValueError:
+        return False
+    return True
 
 
 def _order(pieces: list[_Piece], tally: Tally) -> list[_Piece]:

@@ -51,6 +51,11 @@ class Verdict:
         return tuple(sorted((it for it in self.checks if it.status != "ok"), key=lambda it: order.index(it.status)))
 
     @property
+    def remedies(self) -> tuple[str, ...]:
+        """What to do, each remedy once, in the order of the reasons."""
+        return tuple(dict.fromkeys(it.remedy for it in self.reasons if it.remedy))
+
+    @property
     def headline(self) -> str:
         """The verdict in one sentence."""
         if self.status == "INVALID":
@@ -131,7 +136,7 @@ _QUESTIONS = (
         receiving.find_shared_reads,
         "Several token events came in one read and share its time: ICL and ITL are intervals there; "
         "TTFT, TPOT and E2E are not touched.",
-        "none needed if the server sends several events at once; else see the receive lag and the loop lag",
+        "nothing, if the server sends several events at once; else look at the receive lag and the loop lag",
     ),
     _Question(
         "run-queue delay",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from loadshape import stats
 from loadshape.stats import Floats
@@ -98,7 +99,7 @@ def weigh_quantile(values: Floats, q: float, limit: float, invalid: float = math
     """Return the finding of a quantile of seconds.
 
     Below the quantile's sample floor the maximum must keep *limit*, and the run is invalid only if more
-    than a share of 1 - q of the values exceed *invalid*: one straggler of 50 does not make a p99.
+    than a share of 1 - q of the values, and more than one, exceed *invalid*: a straggler is not a p99.
     """
     if len(values) == 0:
         return weigh(math.nan, limit, invalid)
@@ -109,7 +110,7 @@ def weigh_quantile(values: Floats, q: float, limit: float, invalid: float = math
         return Finding(found.status, f"{name} {found.measured}", f"{name} {found.limit}")
     largest = float(values.max())
     found = weigh(largest, limit, invalid, about=f"of only {len(values):,}")
-    broken = float((values > invalid).mean()) > 1 - q
+    broken = np.count_nonzero(values > invalid) > max(1.0, (1 - q) * len(values))
     status: Status = "invalid" if broken else grade(largest, limit)
     return Finding(status, f"max {found.measured}", f"{name} {found.limit}")
 

@@ -103,6 +103,6 @@ def _smooth(values: Floats) -> Floats:
 
 def _count_cores(log: Log) -> int:
     # Without the count, one core: then steal is overstated, never understated.
-    host = log.environment.get("host")
-    cores = host.get("cpus") if isinstance(host, dict) else None
+    client = log.environment.get("client")
+    cores = client.get("cores") if isinstance(client, dict) else None
     return cores if isinstance(cores, int) and cores > 0 else 1

@@ -33,8 +33,8 @@ import msgspec
 
 from loadshape.errors import RemoteWireError
 from loadshape.wire.http1 import ResponseParser
-from loadshape.wire.openai import BEARING, Facts, Kind, Usage, read_answer, read_error, read_event
-from loadshape.wire.sse import EventStream
+from loadshape.wire.openai import BEARING, Facts, Kind, read_error, read_event
+from loadshape.wire.sse import Event, EventStream
 
 Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", "protocol_error", "reset"]
 
@@ -117,7 +117,7 @@ class Response:
         self.reasoning_tokens: int | None = None
         self._http = ResponseParser()
         self._mode: Literal["head", "events", "answer", "guess", "error"] = "head"
-        self._stream: EventStream | None = None
+        self._stream: EventStream | _OneEvent | None = None
         self._body = bytearray()
         self._texts: list[str] | None = [] if keep_text else None
         self._seen = self._ended = 0  # choice indices, as bits
@@ -162,44 +162,39 @@ class Response:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _read_events(self, pieces: list[bytes]) -> Gain:
-        """Read pieces of an event stream: once per read, so everything here is on the hot path."""
+        """Read pieces of an event stream: once per read, so everything from here to _note is on the hot path."""
         stream = self._stream
         assert stream is not None
-        events = deltas = kinds = 0
-        comments, counted_tokens = stream.comments, self.completion_tokens
-        was_unmetered = self._is_unmetered
+        events, deltas, kinds, comments = self.events, self.deltas, 0, stream.comments
+        was_unmetered, counted_tokens = self._is_unmetered, self.completion_tokens or 0
         try:
             for piece in pieces:
                 for event in stream.feed(piece):
-                    events += 1
-                    if self.is_done:
-                        continue
-                    facts = read_event(event)
-                    bits = facts.kinds
-                    kinds |= bits
-                    if bits & BEARING:
-                        deltas += 1
-                        self._is_unmetered = True
-                    self._seen |= facts.seen
-                    if bits & _NOTABLE or self._texts is not None or self.request_id is None:
-                        self._note(facts)
+                    kinds |= self._take(event)
         except RemoteWireError as error:
             self._break(str(error))
         if stream.comments != comments:
             kinds |= _COMMENT
-        self.events += events
-        self.deltas += deltas
         tokens = None
-        if kinds & _USAGE and not was_unmetered:
-            tokens = self._count_tokens(counted_tokens)
-        return Gain(events, deltas, kinds, tokens)
+        if kinds & _USAGE and not (was_unmetered or self._is_unmetered or self._seen & (self._seen - 1)):
+            # All deltas of the read are counted and no others. (With several choices, vLLM counts each apart.)
+            tokens = max(0, (self.completion_tokens or 0) - counted_tokens)
+        return Gain(self.events - events, self.deltas - deltas, kinds, tokens)
 
-    def _count_tokens(self, before: int | None) -> int | None:
-        """Return the increase of completion_tokens in a read, None if some delta of it is not in it yet."""
-        # With several choices vLLM counts each by itself: only the total at the end has a meaning.
-        if self._is_unmetered or self._seen & (self._seen - 1) or self.completion_tokens is None:
-            return None
-        return max(0, self.completion_tokens - (before or 0))
+    def _take(self, event: Event) -> int:
+        """Count one event and return its kinds; after [DONE] it is only counted."""
+        self.events += 1
+        if self.is_done:
+            return 0
+        facts = read_event(event)
+        kinds = facts.kinds
+        if kinds & BEARING:
+            self.deltas += 1
+            self._is_unmetered = True
+        self._seen |= facts.seen
+        if kinds & _NOTABLE or self._texts is not None or self.request_id is None:
+            self._note(facts)
+        return kinds
 
     def _note(self, facts: Facts) -> None:
         """Remember what outlives the event."""
@@ -214,10 +209,9 @@ class Response:
             self.finish_reason = self.finish_reason or _trim(reason)
         if facts.error is not None:
             self._decide("in_band_error", facts.error)
-        if facts.usage is not None:
-            self._note_usage(facts.usage)
-
-    def _note_usage(self, usage: Usage) -> None:
+        usage = facts.usage
+        if usage is None:
+            return
         self.prompt_tokens = _latest(usage.prompt_tokens, self.prompt_tokens)
         self.cached_tokens = _latest(usage.cached, self.cached_tokens)
         self.reasoning_tokens = _latest(usage.reasoned, self.reasoning_tokens)
@@ -233,6 +227,8 @@ class Response:
             self._open_body()
             if self._stream is not None:
                 return self._read_events(pieces)
+            if self.complete:
+                return NOTHING
         data = b"".join(pieces)
         if self._mode == "error":
             self._body += data[: MAX_ERROR_BODY_BYTES - len(self._body)]
@@ -274,25 +270,13 @@ class Response:
         self.complete = True
         if self._mode == "error":
             self.error = _trim(_describe_failure(self._http, bytes(self._body)))
-        elif self._http.complete and self._body and self.outcome is None:
-            gain = self._read_answer()
+        elif self._http.complete and self._body:
+            self._stream = _OneEvent()
+            gain = self._read_events([bytes(self._body)])
+            self.is_done = True
         outcome, error = self._judge(cut)
         self._decide(outcome, error)
         return gain
-
-    def _read_answer(self) -> Gain:
-        """Read a whole JSON answer as the one event that it is."""
-        self.events = 1
-        try:
-            facts = read_answer(bytes(self._body))
-        except RemoteWireError as error:
-            self._break(str(error))
-            return Gain(events=1)
-        self.deltas = int(facts.bears)
-        self._seen = facts.seen
-        self._note(facts)
-        self.is_done = True
-        return Gain(1, self.deltas, facts.kinds, self.completion_tokens)
 
     def _judge(self, cut: str | None) -> tuple[Outcome, str | None]:
         """Return the outcome of a response in which no error was found."""
@@ -322,6 +306,16 @@ class Response:
         if self.outcome is None:
             self.outcome = outcome
             self.error = error and _trim(error)
+
+
+class _OneEvent:
+    """The stream of a body that is one event: a JSON answer."""
+
+    comments = 0
+    pending = False
+
+    def feed(self, body: bytes) -> list[Event]:
+        return [Event("message", body)]
 
 
 def _latest(new: int | None, old: int | None) -> int | None:

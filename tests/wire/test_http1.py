@@ -12,7 +12,7 @@ from loadshape.errors import RemoteWireError
 from loadshape.wire import ResponseParser
 from loadshape.wire.http1 import MAX_OVERHEAD_BYTES
 
-from .cases import HTTP_CASES, RELAXED, WHOLE_CASES, chunk, framed, head, measured, streamed
+from .cases import HTTP_CASES, RELAXED, WHOLE_CASES, Case, chunk, framed, head, measured, streamed
 
 
 def parse(data: bytes) -> tuple[ResponseParser, bytes]:
@@ -211,8 +211,8 @@ def ask_h11(data: bytes, ends: bool) -> tuple[int, dict[str, str], bytes]:
 
 
 @pytest.mark.parametrize("case", COMPLETE, ids=lambda case: case.name)
-def test_h11_reads_the_same(case: object) -> None:
-    data, ends = case.data, case.then == "close"  # type: ignore[attr-defined]
+def test_h11_reads_the_same(case: Case) -> None:
+    data, ends = case.data, case.then == "close"
     parser, body = parse(data)
     status, headers, expected = ask_h11(data, ends)
     assert (parser.status, body) == (status, expected)

@@ -1,0 +1,107 @@
+# How many characters does one core sanitize in a second, with names and without?
+#
+# Limits: invented prose and code, repeated with other names and numbers, so the figures say how the cost
+# moves between versions and machines, not what a given data set will take; pass a ShareGPT file to know
+# that. CPU seconds of this process, one process, loading left out. Run it alone: a second busy core next to it
+# lowers the figure.
+#
+#     python benchmarks/bench_sanitizer.py [sharegpt.json]
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from loadshape.characters import filter_text
+from loadshape.conversation import Conversation, Message, Role
+from loadshape.policy import Policy
+from loadshape.recognizer import Recognizers, list_versions
+from loadshape.sanitizer import clean_conversation
+from loadshape.sources import read
+
+CONVERSATIONS = 60
+MAX_CHARACTERS = 8000
+
+PROMPT = """Hello, I am John Smith from Norway. Please review order {n} for me: my address is
+user{n}@example.com, and you can call (212) 555-01{n:02d}. What does the function below do, and
+how would you test it? I have read the documentation twice and still do not see it.
+"""
+ANSWER = """Certainly. The function reads every line of the file, splits it at the comma, and adds the
+third field to a running total. A good test would use an empty file, a file with one line, and a file
+with a line that has too few fields. Here is a version with a clear error:
+
+```python
+def total(path: str) -> float:
+    with open(path) as file:
+        return sum(float(line.split(",")[{n}]) for line in file)
+```
+
+If the file is large, reading it line by line as above keeps the memory small. In practice most people
+in Berlin or London would use a library for this, and so would I.
+"""
+
+PAIR: tuple[tuple[Role, str], ...] = (("user", PROMPT), ("assistant", ANSWER))
+
+
+def invent() -> list[Conversation]:
+    return [
+        Conversation(
+            f"invented-{n}",
+            tuple(Message(role, text.format(n=n + turn)) for turn in range(4) for role, text in PAIR),
+        )
+        for n in range(CONVERSATIONS)
+    ]
+
+
+def measure(conversations: Sequence[Conversation], policy: Policy) -> dict[str, float]:
+    recognizers = Recognizers(policy)
+    clean_conversation(conversations[0], policy, recognizers)  # first use compiles patterns
+    begun = time.process_time()
+    for conversation in conversations:
+        clean_conversation(conversation, policy, recognizers)
+    cpu_s = time.process_time() - begun
+    characters = sum(conversation.characters for conversation in conversations)
+    return {"characters": characters, "cpu_s": round(cpu_s, 3), "characters_per_cpu_s": round(characters / cpu_s)}
+
+
+def measure_filter(conversations: Sequence[Conversation]) -> float:
+    texts = [message.text + "\u2019" for conversation in conversations for message in conversation.messages]
+    begun = time.process_time()
+    for text in texts:
+        filter_text(text, Counter())
+    return round(sum(map(len, texts)) / (time.process_time() - begun))
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        source = read("sharegpt", sys.argv[1], limit=CONVERSATIONS, max_characters=MAX_CHARACTERS)
+        conversations = list(source)
+    else:
+        conversations = invent()
+    policy = Policy.load("default")
+    without_names = msgspec.structs.replace(
+        policy, model=None, rules=tuple(rule for rule in policy.rules if rule.recognizer != "ner")
+    )
+    only_patterns = msgspec.structs.replace(
+        without_names, rules=tuple(rule for rule in without_names.rules if rule.recognizer == "pattern")
+    )
+    figures = {
+        "policy": policy.name,
+        "all_rules": measure(conversations, policy),
+        "without_ner": measure(conversations, without_names),
+        "patterns_only": measure(conversations, only_patterns),
+        "control_sequence_filter_characters_per_cpu_s": measure_filter(conversations),
+        "versions": {"python": platform.python_version(), **list_versions(policy)},
+        "machine": platform.machine(),
+    }
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+# Policies: what is refused and how that is said, and what the digest covers.
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadshape.errors import PolicyError
+from loadshape.policy import Policy
+
+SMALL = """
+name = "small"
+version = 1
+
+[[rule]]
+entity = "NUMBER"
+recognizer = "pattern"
+patterns = ['\\d+']
+"""
+
+
+def test_a_policy_is_decoded() -> None:
+    policy = Policy.parse(SMALL)
+    assert (policy.name, policy.language, policy.model) == ("small", "en", None)
+    (rule,) = policy.rules
+    assert (rule.entity, rule.action, rule.where, rule.patterns) == ("NUMBER", "mask", "anywhere", (r"\d+",))
+
+
+REFUSED = {
+    # what is wrong: (replaced, by, message)
+    "key of a rule": (
+        "patterns",
+        "paterns",
+        r"unknown field `paterns` - at `\$\.rule\[0\]`; did you mean 'patterns'\?",
+    ),
+    "key of the policy": ("version = 1", "version = 1\nmodle = 1", r"`modle`; did you mean 'model'\?"),
+    "key like nothing": ("version = 1", "version = 1\nzzz = 1", "unknown field `zzz`; known keys: accept, action"),
+    "missing key": ("version = 1", "", "missing required field `version`"),
+    "no rule": (SMALL[SMALL.index("[[rule]]") :], "rule = []", r"expected at least one \[\[rule\]\]"),
+    "type": ("version = 1", 'version = "1"', r"Expected `int`, got `str` - at `\$\.version`"),
+    "value": ("patterns", "action = 'burn'\npatterns", "Invalid enum value 'burn'"),
+    "entity": ('"NUMBER"', '"<b>"', "entity: expected capitals"),
+    "recognizer": ('"pattern"', '"patern"', "recognizer: expected ner, pattern or presidio:<class>, found 'patern'"),
+    "score": ("patterns", "score = 1.5\npatterns", "score: expected 0 to 1, found 1.5"),
+    "pattern": (r"\d+", "(", r"not a regular expression: '\('"),
+    "patterns of another": ('"pattern"', '"presidio:IpRecognizer"', "patterns: needed by the recognizer 'pattern'"),
+    "options of a pattern": ("patterns", "options = {a = 1}\npatterns", "only a Presidio recognizer has options"),
+    "ner without a model": (
+        "recognizer = \"pattern\"\npatterns = ['\\d+']",
+        'recognizer = "ner"\nlabels = ["PERSON"]',
+        r"model: a rule uses the recognizer 'ner'",
+    ),
+    "TOML": ("version = 1", "version = ", "not valid TOML"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_mistakes_are_named(case: str, tmp_path: Path) -> None:
+    old, new, message = REFUSED[case]
+    assert old in SMALL
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL.replace(old, new))
+    with pytest.raises(PolicyError, match=rf"(?s)mine\.toml: .*{message}"):
+        Policy.load(path)
+
+
+def test_files_that_are_no_policy(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"absent\.toml: expected a policy in TOML; .*No such file"):
+        Policy.load(tmp_path / "absent.toml")
+    with pytest.raises(PolicyError, match=r"defautl: no file and no name of sanitizers; did you mean 'default'\?"):
+        Policy.load("defautl")
+
+
+def test_a_bare_name_is_a_policy_that_comes_with_loadshape() -> None:
+    assert Policy.load("default").name == "default"
+
+
+def test_the_digest_is_of_the_meaning() -> None:
+    policy = Policy.parse(SMALL)
+    assert policy.digest == Policy.parse("# a comment\n" + SMALL.replace('"small"', "'small'")).digest
+    assert policy.digest == Policy.parse(SMALL.replace("patterns", 'action = "mask"\npatterns')).digest
+    assert policy.digest != Policy.parse(SMALL.replace(r"\d+", r"\d*")).digest
+
+
+def test_the_content_is_the_whole_policy() -> None:
+    policy = Policy.load("default")
+    again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(policy.content)), Policy)
+    assert (again, again.digest) == (policy, policy.digest)
+
+
+def test_the_default_policy_leaves_out_what_misfires() -> None:
+    entities = {rule.entity for rule in Policy.load("default").rules}
+    recognizers = {rule.recognizer for rule in Policy.load("default").rules}
+    assert not entities & {
+        "US_DRIVER_LICENSE",
+        "US_BANK_NUMBER",
+        "US_PASSPORT",
+        "US_ITIN",
+        "UK_NHS",
+        "DATE_TIME",
+        "NRP",
+    }
+    assert "presidio:UrlRecognizer" not in recognizers

