@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadshape.passage import Passages
-from loadshape.prefix import PrefixTree, measure_shared
+from loadshape.prefix import PrefixTree, measure_shared, rank_values
 from loadshape.randomness import draw_order, open_stream
 from loadshape.stats import Integers
 from loadshape.tokenizer import Tokenizer
@@ -125,14 +125,17 @@ class Author:
         """Put the nodes of *paths*, levels[i, k] tokens of each, before the part *own* that is made of *texts*."""
         present = levels > 0
         taken = levels[present]
-        nodes, node = np.unique(paths[present], return_inverse=True)
+        nodes, node = rank_values(paths[present])
         whole = np.zeros(len(nodes), np.int64)
         np.maximum.at(whole, node, taken)
         bodies = passages.write_texts(whole, open_stream(self.seed, "prefix.text"))
-        pieces, piece = np.unique(np.column_stack([node, taken]), axis=0, return_inverse=True)
-        cut = [bodies[v] if size == whole[v] else self.tokenizer.cut(bodies[v], size) for v, size in pieces.tolist()]
-        prefix = Part(len(texts) + piece.ravel(), present.sum(axis=1), levels.sum(axis=1), paths, levels)
-        return _join(own, texts + cut, np.r_[tokens, pieces[:, 1]], prefix)
+        step = taken.max(initial=0) + 1
+        pieces, piece = rank_values(node * step + taken)
+        of, sizes = pieces // step, pieces % step
+        pairs = zip(of.tolist(), sizes.tolist(), strict=True)
+        cut = [bodies[v] if size == whole[v] else self.tokenizer.cut(bodies[v], size) for v, size in pairs]
+        prefix = Part(len(texts) + piece, present.sum(axis=1), levels.sum(axis=1), paths, levels)
+        return _join(own, texts + cut, np.r_[tokens, sizes], prefix)
 
 
 def _count_reused(paths: Integers, heads: Integers) -> int:
@@ -146,7 +149,7 @@ def _join(own: Part, texts: list[str], tokens: Integers, prefix: Part | None = N
     if prefix is None:
         none = np.empty((len(own.counts), 0), np.int64)
         prefix = Part(none.ravel(), np.zeros_like(own.counts), np.zeros_like(own.tokens), none, none)
-    used, places = np.unique(np.r_[own.segments, prefix.segments], return_inverse=True)
+    used, places = rank_values(np.r_[own.segments, prefix.segments])
     first: dict[str, int] = {}
     place = np.array([first.setdefault(texts[number], len(first)) for number in used.tolist()], np.int64)
     kept = np.unique(place, return_index=True)[1]

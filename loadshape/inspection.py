@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from loadshape.manifest import NAME
 from loadshape.trace import Trace
 
 Folder = Fixture | Trace | Log
-_KINDS = {"loadshape fixture": Fixture, "loadshape trace": Trace, "loadshape log": Log}
+_OPENERS: dict[str, Callable[[Path], Folder]] = {
+    "loadshape fixture": Fixture.open,
+    "loadshape trace": Trace.open,
+    "loadshape log": Log.open,
+}
 
 
 class _Head(msgspec.Struct):
@@ -36,11 +41,10 @@ def open_folder(path: Path) -> Folder:
         raise InputError(f"{path}: expected a fixture, a trace or a log (a folder with {NAME}), found none") from None
     except (OSError, msgspec.DecodeError) as problem:
         raise InputError(f"{path / NAME}: not a manifest of ours: {problem}") from None
-    kind = _KINDS.get(head.format)
-    if kind is None:
-        raise InputError(f"{path / NAME}: format: expected one of {', '.join(_KINDS)}, found {head.format!r}")
-    opened: Folder = kind.open(path)
-    return opened
+    opener = _OPENERS.get(head.format)
+    if opener is None:
+        raise InputError(f"{path / NAME}: format: expected one of {', '.join(_OPENERS)}, found {head.format!r}")
+    return opener(path)
 
 
 def describe_folder(folder: Folder) -> dict[str, Any]:

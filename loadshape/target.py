@@ -26,6 +26,8 @@ METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254", "100.100.100.200")  # 
 OUR_HEADERS = ("content-length", "transfer-encoding", "x-request-id")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
 
+SHOWN_AT_MOST = 3  # characters of a key that may be left at the end of a text that was cut
+
 
 class Secret:
     """A string that does not show itself: repr and str give stars, and it cannot be pickled or copied."""
@@ -38,6 +40,17 @@ class Secret:
     def reveal(self) -> str:
         """Return the value; called where bytes are put on the wire, nowhere else."""
         return self._value
+
+    def conceal(self, text: str) -> str:
+        """Return *text* without the value, and without a beginning of it that was cut off at the end.
+
+        Servers echo keys in their error messages, and those go into logs.
+        """
+        text = text.replace(self._value, "***")
+        for length in range(min(len(self._value), len(text)), SHOWN_AT_MOST, -1):
+            if text.endswith(self._value[:length]):
+                return text[:-length] + "***"
+        return text
 
     def __repr__(self) -> str:
         return "Secret(***)"

@@ -43,6 +43,8 @@ def parse_duration_s(text: str, field: str = "duration") -> float:
             raise InputError(f"{field}: unknown unit {unit!r} in {text!r}; use one of {known}")
         total_s += float(number) * _DURATION_S[unit or "s"]
         position = part.end()
+    if math.isinf(total_s):
+        raise InputError(f"{field}: expected a finite duration, found {text[:40]!r}")
     return total_s
 
 

@@ -65,7 +65,10 @@ class Decoder:
         response = exchange.response
         if response.complete:
             self._ledger.end(exchange, Outcome[response.outcome or "truncated"], response.error, at_ns)
-        elif self._ledger.has_had_enough(exchange):
+            return
+        if at_ns == exchange.first_token_ns or response.is_done:
+            self._ledger.watch(exchange)
+        if self._ledger.has_had_enough(exchange):
             self._ledger.end(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
 
     def _break_off(self, exchange: Exchange, at_ns: int, what: bytes | OSError) -> None:

@@ -19,12 +19,15 @@ from loadshape.replayer.limits import EXPLAINED, Limits
 from loadshape.replayer.lines import Lines
 from loadshape.replayer.recorder import RowWriter
 from loadshape.replayer.scheduler import NEVER, Scheduler
+from loadshape.target import Secret
 
 
 class Ledger:
     """Enters, watches and ends the requests of one plan. All times are ns since the epoch."""
 
-    def __init__(self, plan: Plan, scheduler: Scheduler, limits: Limits, rows: RowWriter, worker: int) -> None:
+    def __init__(
+        self, plan: Plan, scheduler: Scheduler, limits: Limits, rows: RowWriter, worker: int, key: Secret | None = None
+    ) -> None:
         self.counts: Counter[Outcome] = Counter()
         self.lines: Lines | None = None
         self._plan = plan
@@ -32,6 +35,7 @@ class Ledger:
         self._limits = limits
         self._rows = rows
         self._worker = worker
+        self._key = key
         self._in_flight: dict[int, Exchange] = {}
         self._ended = bytearray(len(plan))
         self._deadlines: list[tuple[int, int]] = []
@@ -58,6 +62,8 @@ class Ledger:
         if connection is not None and self.lines is not None:
             response = exchange.response
             self.lines.release(connection, reusable=response.complete and response.reusable and not connection.outgoing)
+        if error is not None and self._key is not None:
+            error = self._key.conceal(error)
         self._scheduler.finish(position, done_ns, succeeded=outcome is Outcome.ok)
         self._write(position, outcome, make_row(exchange, self._place(position), outcome, done_ns, error))
         exchange.connection = None
@@ -75,9 +81,18 @@ class Ledger:
                 continue
             deadline_ns, outcome = self._limits.find_deadline(exchange, self._plan)
             if deadline_ns <= now_ns:
-                self.end(exchange, outcome, EXPLAINED[outcome], now_ns)
+                self._time_out(exchange, outcome, now_ns)
             else:
                 self._watch(exchange, now_ns)
+
+    def _time_out(self, exchange: Exchange, outcome: Outcome, now_ns: int) -> None:
+        response = exchange.response
+        if response.is_done and outcome is Outcome.timeout_idle:
+            # Everything was said, only the end of the body is missing: that is no failure.
+            response.end_of_stream()
+            self.end(exchange, Outcome[response.outcome or "ok"], response.error, exchange.last_read_ns)
+        else:
+            self.end(exchange, outcome, EXPLAINED[outcome], now_ns)
 
     def cut(self, reason: str, now_ns: int) -> None:
         """End everything in flight as cancelled."""

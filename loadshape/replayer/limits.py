@@ -15,6 +15,7 @@ from loadshape.replayer.job import Settings
 from loadshape.replayer.scheduler import NEVER
 from loadshape.units import to_ns
 
+LINGER_NS = 1_000_000_000  # how long the end of a body may take after everything was said
 EXPLAINED = {
     Outcome.timeout_connect: "no connection within the limit",
     Outcome.timeout_first: "no token within the limit",
@@ -38,6 +39,8 @@ class Limits:
         """Return the nearest deadline of *exchange* as it is now, and the outcome when it passes."""
         if exchange.sent_ns == NULL:
             nearest = (exchange.begun_ns + self._connect_ns, Outcome.timeout_connect)
+        elif exchange.response.is_done:
+            nearest = (exchange.last_read_ns + LINGER_NS, Outcome.timeout_idle)
         elif exchange.first_token_ns == NULL:
             nearest = (exchange.sent_ns + self._first_ns, Outcome.timeout_first)
         else:

@@ -47,7 +47,7 @@ from loadshape.units import to_ns
 
 TICK_NS = 100_000_000
 FLUSH_TICKS = 10
-WARM_UP_S = 5.0
+WARM_UP_TURNS = 10_000  # a slice each, or a millisecond of waiting: ten seconds at most
 TABLE_DESCRIPTORS = 65_536  # 0.5 MB of the kernel's memory
 JOB_BYTES = 64 << 20  # a job is one line, and its settings may hold tool schemas
 
@@ -72,9 +72,9 @@ class Worker:
             name: split_total(getattr(trace.manifest.loop, name), job.worker, workers) for name in ("slots", "cap")
         }
         self._scheduler = Scheduler(plan, **spread)
-        bodies = BodyBuilder(trace, job.target, run=job.run, key=job.target.read_key(), extra=job.settings.body)
-        limits = Limits(job.settings)
-        self._ledger = Ledger(plan, self._scheduler, limits, self._requests, job.worker)
+        key = job.target.read_key()
+        bodies = BodyBuilder(trace, job.target, run=job.run, key=key, extra=job.settings.body)
+        self._ledger = Ledger(plan, self._scheduler, Limits(job.settings), self._requests, job.worker, key)
         self._sender = Sender(plan, self._scheduler, self._ledger, bodies, self._network)
         self._ledger.lines = self._sender.lines
         self._decoder = Decoder(self._network, self._sender, self._ledger, self._reads)
@@ -110,8 +110,9 @@ class Worker:
 
     async def _warm_up(self) -> None:
         """Open the connections of the first moments and build the first bodies."""
-        deadline = time.monotonic() + WARM_UP_S
-        while (self._sender.work_ahead(0) or self._sender.lines.opening) and time.monotonic() < deadline:
+        for _ in range(WARM_UP_TURNS):
+            if not (self._sender.work_ahead(0) or self._sender.lines.opening):
+                return
             await asyncio.sleep(0.001 if self._sender.lines.opening else 0)
 
     def _start(self, epoch_ns: int) -> None:

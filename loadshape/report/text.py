@@ -16,6 +16,7 @@ from loadshape.summary import Summary
 from loadshape.validity import Check, Verdict
 
 WIDTH = 100
+UNKNOWN_APART = 2  # checks that could not be made are told one by one up to here, else in one line
 _MARKS = {"invalid": "!!", "suspect": " !", "unknown": " ?"}
 _INDENT = " " * 5
 
@@ -36,8 +37,13 @@ def write_summary(summary: Summary) -> str:
 def write_verdict(verdict: Verdict) -> str:
     """Return the headline, each check that is not ok with its meaning, what to do, and the count of the others."""
     lines = [verdict.headline]
+    unknown = [check for check in verdict.reasons if check.status == "unknown"]
     for check in verdict.reasons:
-        lines += _write_check(check)
+        if check.status != "unknown" or len(unknown) <= UNKNOWN_APART:
+            lines += _write_check(check)
+    if len(unknown) > UNKNOWN_APART:
+        told = "; ".join(check.name for check in unknown)
+        lines += _wrap(f"could not be looked at in this run: {told}", _INDENT, f"{_MARKS['unknown']}   ")
     for remedy in verdict.remedies:
         lines += _wrap(remedy, _INDENT, "do   ")
     passed = len(verdict.checks) - len(verdict.reasons)

@@ -1,0 +1,210 @@
+# A log is whole or refused in one line that names the file. The logs here are written by hand on the disk.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from logs import health_row, make_log, make_run, read_row, request_row
+
+from loadshape.digest import digest_file
+from loadshape.errors import LogError
+from loadshape.log import OUTCOMES, REQUESTS, SCHEMAS, Log, LogManifest, Outcome, Shard, count_outcomes
+from loadshape.manifest import write_manifest
+
+SHARES = [[request_row(2, "ok", due=5), request_row(0, "ok", due=0)], [request_row(1, "refused", due=2, worker=1)]]
+READS = [[read_row(2, 20), read_row(0, 7), read_row(0, 9), read_row(2, 25)], []]
+HEALTH = [[health_row(100), health_row(200)], [health_row(150, worker=1)]]
+
+
+def write_log(folder: Path, *, planned: int = 3, shares: Any = None, **manifest: Any) -> Path:
+    """Write a log of two workers by hand."""
+    run, shards = make_run(planned, processes=2), []
+    for worker, rows in enumerate(zip(shares or SHARES, READS, HEALTH, strict=True)):
+        part = make_log(*rows)
+        (folder / f"worker-{worker:02d}").mkdir(parents=True)
+        for name, schema in SCHEMAS.items():
+            path = folder / f"worker-{worker:02d}" / f"{name}.arrows"
+            table: pa.Table = getattr(part, name)
+            with pa.ipc.new_stream(str(path), schema) as stream:
+                stream.write_table(table, max_chunksize=1)
+            shards.append(Shard(str(path.relative_to(folder)), name, table.num_rows, digest_file(path)))
+    rows_of_all = pa.concat_tables([make_log(share).requests for share in shares or SHARES])
+    about = {"run": run, "shards": shards, "outcomes": count_outcomes(rows_of_all), "ended": "complete"}
+    write_manifest(folder, run, "run.json")
+    write_manifest(folder, LogManifest(**(about | {"ended_ns": 10**9} | manifest)))
+    return folder
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_log(tmp_path / "a.log")
+
+
+def edit_manifest(folder: Path, **changes: Any) -> None:
+    """Change fields of the manifest; an int counts as the shard at that place, of which fields change."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest |= changes
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def edit_shard(folder: Path, at: int, **changes: Any) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["shards"][at] |= changes
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+# Reading
+
+
+def test_the_shares_of_all_workers_are_one_log(path: Path) -> None:
+    log = Log.open(path)
+    log.verify()
+    log.verify("sha256:" + "ab" * 32)
+    assert log.requests["request"].to_pylist() == [0, 1, 2]
+    assert log.requests["outcome"].to_pylist() == ["ok", "refused", "ok"]
+    assert [(row["request"], row["at_ns"]) for row in log.reads.to_pylist()] == [
+        (0, 7_000_000),
+        (0, 9_000_000),
+        (2, 20_000_000),
+        (2, 25_000_000),
+    ]
+    assert log.health["worker"].to_pylist() == [0, 0, 1]
+    assert log.run == make_run(3, processes=2)
+    assert log.environment == {}
+    assert log.duration_s == 1.0  # ended before its planned 20 s
+
+
+def test_a_log_without_shards_is_empty_and_not_an_error(tmp_path: Path) -> None:
+    write_manifest(tmp_path, LogManifest(run=make_run(0), shards=[], outcomes={}, ended="complete", ended_ns=0))
+    log = Log.open(tmp_path)
+    log.verify()
+    assert (log.requests.num_rows, log.reads.num_rows, log.duration_s) == (0, 0, 20.0)
+
+
+def test_the_environment_lies_beside_it(path: Path) -> None:
+    (path / "environment.json").write_text('{"client": {"cores": 2}}')
+    assert Log.open(path).environment == {"client": {"cores": 2}}
+
+
+def test_outcomes_are_counted_in_their_order() -> None:
+    rows = [request_row(at, name) for at, name in enumerate(("lost", "ok", "refused", "ok"))]
+    assert list(count_outcomes(make_log(rows).requests).items()) == [("ok", 2), ("refused", 1), ("lost", 1)]
+    assert count_outcomes(REQUESTS.empty_table()) == {}
+
+
+def test_the_list_of_outcomes_is_a_format() -> None:
+    # Stored codes: a new one may be added at the end, none may move.
+    assert (
+        *("ok", "truncated", "in_band_error", "http_error", "no_token", "refused", "reset", "protocol_error"),
+        *("timeout_connect", "timeout_first", "timeout_idle", "timeout_total"),
+        *("cancelled", "not_sent", "not_reached", "lost"),
+    ) == OUTCOMES
+    assert [Outcome[name].value for name in OUTCOMES] == list(range(16))
+
+
+# Refusing
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-60])
+
+
+def replace_table(folder: Path, table: pa.Table) -> None:
+    path = folder / "worker-00" / "requests.arrows"
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+    edit_shard(folder, 0, sha256=digest_file(path), rows=table.num_rows)
+
+
+SHARD = "worker-00/requests.arrows"
+RENAMED = REQUESTS.empty_table().rename_columns(["number", *REQUESTS.names[1:]])
+DAMAGE: list[tuple[str, Callable[[Path], Any], str]] = [
+    ("no manifest", lambda log: (log / "manifest.json").unlink(), "a.log: incomplete: the run was cut before"),
+    ("half a manifest", lambda log: cut(log / "manifest.json"), "manifest.json: not a valid manifest"),
+    ("a trace", lambda log: edit_manifest(log, format="loadshape trace"), "format: expected 'loadshape log'"),
+    ("of the future", lambda log: edit_manifest(log, version=2, hue=1), "reads log versions 1 to 1, found 2; upgrade"),
+    ("unknown key", lambda log: edit_manifest(log, hue=1), "unknown field `hue`"),
+    ("no shard", lambda log: (log / SHARD).unlink(), f"{SHARD}: named by the manifest, but missing"),
+    ("half a shard", lambda log: cut(log / SHARD), f"{SHARD}: damaged, not a whole Arrow stream"),
+    ("no bytes", lambda log: (log / SHARD).write_bytes(b""), f"{SHARD}: damaged, not a whole Arrow stream"),
+    ("no Arrow", lambda log: (log / SHARD).write_bytes(b"x" * 999), f"{SHARD}: damaged, not a whole Arrow stream"),
+    ("other columns", lambda log: replace_table(log, RENAMED), f"{SHARD}: its columns are not those of log version 1"),
+    ("fewer rows", lambda log: edit_shard(log, 0, rows=3), f"{SHARD}: has 2 rows, the manifest says 3"),
+    ("leads up", lambda log: edit_shard(log, 0, path="../x.arrows"), "names '../x.arrows', which is outside"),
+    ("leads away", lambda log: edit_shard(log, 0, path="/etc/passwd"), "names '/etc/passwd', which is outside"),
+    ("no name", lambda log: edit_shard(log, 0, path=""), "names '', which is outside"),
+    ("environment", lambda log: (log / "environment.json").write_text("{"), "environment.json: not valid JSON"),
+]
+
+
+def link_away(log: Path) -> None:
+    (log.parent / "away.arrows").write_bytes((log / SHARD).read_bytes())
+    (log / SHARD).unlink()
+    (log / SHARD).symlink_to(log.parent / "away.arrows")
+
+
+DAMAGE.append(("link away", link_away, f"names '{SHARD}', which is outside"))
+
+
+@pytest.mark.parametrize(("damage", "message"), [row[1:] for row in DAMAGE], ids=[row[0] for row in DAMAGE])
+def test_damage_is_refused_in_one_line(path: Path, damage: Callable[[Path], Any], message: str) -> None:
+    damage(path)
+    with pytest.raises(LogError) as caught:
+        Log.open(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"expected a log .a folder with manifest.json., found nothing"):
+        Log.open(tmp_path / "nowhere.log")
+    with pytest.raises(LogError, match=r"no manifest\.json, so this log was never finished, or is no log"):
+        Log.open(tmp_path)
+
+
+def test_a_changed_byte_that_arrow_does_not_see_is_seen_by_verify(path: Path) -> None:
+    raw = bytearray((path / "worker-00/reads.arrows").read_bytes())
+    at = raw.rindex((20_000_000).to_bytes(8, "little"))
+    raw[at] += 1
+    (path / "worker-00/reads.arrows").write_bytes(raw)
+    log = Log.open(path)
+    with pytest.raises(LogError, match=r"worker-00/reads\.arrows: sha256 is [0-9a-f]{64}, the manifest says"):
+        log.verify()
+
+
+@pytest.mark.parametrize(
+    ("shares", "planned", "message"),
+    [
+        (SHARES, 4, "4 requests were planned, 3 have a row"),
+        (SHARES, 2, "2 requests were planned, 3 have a row"),
+        ([SHARES[0], [request_row(0, "refused")]], 3, "3 requests were planned, 2 have a row"),
+        ([SHARES[0], [request_row(7, "refused")]], 3, "3 requests were planned"),
+    ],
+)
+def test_every_planned_request_has_one_row(tmp_path: Path, shares: Any, planned: int, message: str) -> None:
+    log = Log.open(write_log(tmp_path / "b.log", shares=shares, planned=planned))
+    with pytest.raises(LogError, match=message):
+        log.verify()
+
+
+def test_outcomes_must_add_up(tmp_path: Path) -> None:
+    log = Log.open(write_log(tmp_path / "b.log", outcomes={"ok": 3}))
+    with pytest.raises(LogError, match=r"outcomes are .*'refused': 1.*, the manifest says .*'ok': 3"):
+        log.verify()
+
+
+def test_a_log_of_another_trace_is_refused(path: Path) -> None:
+    with pytest.raises(LogError, match=r"is of trace sha256:abab.*, not of sha256:other"):
+        Log.open(path).verify("sha256:other")
+
+
+def test_a_manifest_reads_back_as_it_was_written(path: Path) -> None:
+    manifest = Log.open(path).manifest
+    assert msgspec.json.decode(msgspec.json.encode(manifest), type=LogManifest) == manifest
