@@ -244,7 +244,7 @@ def _measure(
         "distinct_prompts": int((shared < inputs).sum()),
     }
     if shape.inputs is not None or shape.prefixes is not None:
-        statistics["input_tokens_error"] = _recount(shape.tokenizer, content)
+        statistics["input_tokens_error"] = _recount(shape, content)
     return statistics
 
 
@@ -253,11 +253,14 @@ def _summarize(tokens: Integers) -> dict[str, float]:
     return {"mean": float(tokens.mean()), "p50": int(p50), "p95": int(p95), "max": int(tokens.max())}
 
 
-def _recount(tokenizer: Tokenizer, content: Content) -> dict[str, float]:
+def _recount(shape: Shape, content: Content) -> dict[str, float]:
     """Count finished prompts again: passages are to add up, and this says whether they do."""
     rows = np.unique(np.linspace(0, len(content.own.counts) - 1, CHECKED).astype(np.int64)).tolist()
-    counts = [np.array(tokenizer.count(content.join_texts(part, rows))) for part in (content.prefix, content.own)]
-    error = sum(counts) - content.input_tokens[rows]
+    texts = [content.join_texts(part, rows) for part in (content.prefix, content.own)]
+    if shape.api == "completions":  # one text, so there is one seam more
+        texts = [[prefix + own for prefix, own in zip(*texts, strict=True)]]
+    counted = np.sum([shape.tokenizer.count(part) for part in texts], axis=0)
+    error = counted - content.input_tokens[rows]
     return {
         "prompts": len(rows),
         "exact": int((error == 0).sum()),

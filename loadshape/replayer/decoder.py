@@ -66,8 +66,8 @@ class Decoder:
         if response.complete:
             self._ledger.end(exchange, Outcome[response.outcome or "truncated"], response.error, at_ns)
             return
-        if at_ns == exchange.first_token_ns or response.is_done:
-            self._ledger.watch(exchange)
+        if response.is_done:
+            self._ledger.watch(exchange, at_ns)  # what is left is framing, and has its own, short limit
         if self._ledger.has_had_enough(exchange):
             self._ledger.end(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
 

@@ -46,7 +46,15 @@ class Ledger:
     def enter(self, exchange: Exchange) -> None:
         """Take in a request that has just begun."""
         self._in_flight[exchange.position] = exchange
-        self._watch(exchange, exchange.begun_ns)
+        self.watch(exchange, exchange.begun_ns)
+
+    def watch(self, exchange: Exchange, now_ns: int) -> None:
+        """Look at a request again when its deadline may have passed, not earlier than needed."""
+        # The next state may have a nearer deadline than this one, but none before the shortest limit from now.
+        deadline_ns, _ = self._limits.find_deadline(exchange, self._plan)
+        deadline_ns = min(deadline_ns, now_ns + self._limits.shortest_ns)
+        if deadline_ns < NEVER:
+            heapq.heappush(self._deadlines, (deadline_ns, exchange.position))
 
     def has_had_enough(self, exchange: Exchange) -> bool:
         """Return whether the plan makes the client leave after the tokens that have come."""
@@ -83,7 +91,7 @@ class Ledger:
             if deadline_ns <= now_ns:
                 self._time_out(exchange, outcome, now_ns)
             else:
-                self._watch(exchange, now_ns)
+                self.watch(exchange, now_ns)
 
     def _time_out(self, exchange: Exchange, outcome: Outcome, now_ns: int) -> None:
         response = exchange.response
@@ -106,14 +114,6 @@ class Ledger:
                 due_ns, request = self._plan.due_ns[position], self._plan.request[position]
                 row = make_unsent_row(request, self._place(position), due_ns, Outcome.not_reached, reason)
                 self._write(position, Outcome.not_reached, row)
-
-    def _watch(self, exchange: Exchange, now_ns: int) -> None:
-        """Look at a request again when its deadline may have passed, not earlier than needed."""
-        # The next state may have a nearer deadline than this one, but none before the shortest limit from now.
-        deadline_ns, _ = self._limits.find_deadline(exchange, self._plan)
-        deadline_ns = min(deadline_ns, now_ns + self._limits.shortest_ns)
-        if deadline_ns < NEVER:
-            heapq.heappush(self._deadlines, (deadline_ns, exchange.position))
 
     def _place(self, position: int) -> Place:
         return Place(self._plan.session[position], self._plan.turn[position], 0, self._worker)

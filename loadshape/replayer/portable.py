@@ -66,6 +66,7 @@ class Portable:
         except OSError as error:
             self._open.pop(connection.number, None)
             self.owner.failed(connection, error)
+            self._ready()  # a request that ended may make another due
         finally:
             self._opening.pop(connection.number, None)
 

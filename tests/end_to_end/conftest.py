@@ -9,14 +9,24 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from loadshape.endpoint import Script, running
+from loadshape.log import Log
+from loadshape.replayer import Settings, replay
+from loadshape.target import Target
+from loadshape.trace import Trace
 
 TESTS = Path(__file__).parent.parent
 PATIENCE_S = 60.0
+SLACK_NS = 100_000  # the kernel's stamps are translated from another clock
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +92,51 @@ def find_workers(log: Path) -> list[int]:
     return found
 
 
-def has_begun(log: Path) -> bool:
-    """Whether workers of *log* have written a first batch of requests."""
-    return any(path.stat().st_size > 4000 for path in log.glob("worker-*/requests.arrows"))
+def salvage(path: Path) -> pa.Table | None:
+    """Return the whole batches of an Arrow stream that may be cut anywhere, None before there is a schema."""
+    batches: list[pa.RecordBatch] = []
+    try:
+        with pa.ipc.open_stream(path) as stream:
+            schema = stream.schema
+            while True:
+                batches.append(stream.read_next_batch())
+    except (StopIteration, pa.ArrowInvalid, OSError):
+        return pa.Table.from_batches(batches, schema) if batches else None
+
+
+def has_rows(log: Path) -> bool:
+    """Whether the first worker of *log* has written some of its requests."""
+    return salvage(log / "worker-00" / "requests.arrows") is not None
+
+
+def read_columns(table: pa.Table, *names: str) -> list[Any]:
+    """Return one array a column, int64 with -1 for null."""
+    return [np.asarray(pc.fill_null(pc.cast(table[name], "int64"), -1)) for name in names]
+
+
+def play(
+    trace: Trace, target: Target, log: Path, *, processes: int = 1, preflight: bool = True, **settings: Any
+) -> Log:
+    """Replay, and check what every log must keep."""
+    played = replay(trace, target, log=log, processes=processes, preflight=preflight, settings=Settings(**settings))
+    check_books(played)
+    return played
+
+
+def check_books(log: Log) -> None:
+    """Check that every planned request is accounted for, none was early, and no stamp goes back."""
+    log.verify()
+    assert sum(log.manifest.outcomes.values()) == log.run.planned == log.requests.num_rows
+    steps = ("due_ns", "begun_ns", "connected_ns", "sent_ns", "written_ns")
+    answer = ("sent_ns", "first_byte_ns", "head_ns", "first_token_ns", "last_token_ns", "done_ns")
+    for names, slack_ns in ((steps, 0), (answer, SLACK_NS)):
+        for row in zip(*read_columns(log.requests, *names), strict=True):
+            known = [stamp for stamp in row if stamp >= 0]
+            assert all(later >= earlier - slack_ns for earlier, later in pairwise(known)), (names, row)
+    request, bytes_in, at_ns, seen_ns = read_columns(log.reads, "request", "bytes", "at_ns", "seen_ns")
+    reads, received = read_columns(log.requests, "reads", "bytes_in")
+    assert np.array_equal(np.bincount(request, minlength=len(reads)), reads)
+    assert np.array_equal(np.bincount(request, bytes_in, minlength=len(reads)).astype(np.int64), received)
+    assert (at_ns <= seen_ns + SLACK_NS).all()
+    assert (np.diff(at_ns)[np.diff(request) == 0] >= -SLACK_NS).all()
+    assert not list(log.path.glob("worker-*/stderr.txt"))

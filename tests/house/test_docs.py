@@ -87,6 +87,10 @@ class TestEveryPage:
     def test_its_commands_parse(self, page: Path) -> None:
         for tokens in read_commands(page):
             app.parse_args(tokens, exit_on_error=False, print_error=False)
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for block in read_blocks(page, "sh"):
+            for target in re.findall(r"^make (\w+)", block, re.MULTILINE):
+                assert f"\n{target}:" in makefile, target
 
     def test_its_python_compiles(self, page: Path) -> None:
         for block in read_blocks(page, "python", run=False):

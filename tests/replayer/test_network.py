@@ -39,6 +39,7 @@ class Side:
         self.peers: list[socket.socket] = []
         self.arrivals: list[Arrival] = []
         self.wakes = 0
+        self.drains = 0
         self.on_wake: Callable[[], None] = lambda: None
         self._news = asyncio.Event()
         self.network = self._make(kind)
@@ -50,6 +51,7 @@ class Side:
         return Portable(self.loop, ["127.0.0.1"], Target(f"http://127.0.0.1:{self.port}/v1"))
 
     def _ready(self) -> None:
+        self.drains += 1
         self.network.drain()
         self.arrivals += self.network.inbox
         self.network.inbox.clear()
@@ -257,6 +259,7 @@ def test_nobody_listens(play: Play) -> None:
         assert side.said == [("failed", connection)]
         assert translate_error(side.errors[0]) == (Outcome.refused, "Connection refused")
         assert not connection.open
+        await side.until(lambda: side.drains)  # the owner has a look at what is due next
 
     play(scene)
 

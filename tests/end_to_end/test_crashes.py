@@ -1,0 +1,164 @@
+# A run that is cut: by its user, by a killed worker, by a killed coordinator, by a server that dies. What was
+# acknowledged survives, everybody is accounted for, and nobody is left behind.
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from loadshape.errors import LogError
+from loadshape.log import Log
+
+from .conftest import Launch, check_books, find_workers, has_rows, salvage, wait_for
+
+pytestmark = pytest.mark.slow
+
+RUN = """
+    target = Target({url!r}, headers={headers!r})
+    try:
+        log = replay(
+            open_loop({count}, 10), target, log="a.log", processes={processes},
+            settings=Settings(interrupt_grace_s={grace_s}),
+        )
+        print("ended", log.manifest.ended)
+    except LoadshapeError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def start(
+    launch: Launch, url: str, *, slow: bool = False, processes: int = 1, grace_s: float = 5.0
+) -> subprocess.Popen[str]:
+    """Start a run of 20 s, or one whose answers take for ever."""
+    headers = {"x-itl-us": "60000000"} if slow else {}
+    process: subprocess.Popen[str] = launch(
+        RUN.format(url=url, headers=headers, count=2000, processes=processes, grace_s=grace_s)
+    )
+    return process
+
+
+def test_ctrl_c_stops_the_sending_and_closes_an_honest_log(url: str, tmp_path: Path, launch: Launch) -> None:
+    log = tmp_path / "a.log"
+    process = start(launch, url)
+    wait_for(lambda: has_rows(log), "the first rows")
+    workers = find_workers(log)
+    began_s = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began_s < 10
+    assert (output, errors, process.returncode) == ("ended interrupted\n", "", 0)
+    closed = Log.open(log)
+    check_books(closed)
+    counts = closed.manifest.outcomes
+    assert set(counts) <= {"ok", "cancelled", "not_reached"}
+    assert counts["ok"] > 0
+    assert counts["not_reached"] > 0
+    reasons = {row["error"] for row in closed.requests.to_pylist() if row["outcome"] == "not_reached"}
+    assert reasons == {"interrupted by the user"}
+    assert closed.duration_s < 20
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_a_second_ctrl_c_cuts_at_once(url: str, tmp_path: Path, launch: Launch) -> None:
+    log = tmp_path / "a.log"
+    process = start(launch, url, slow=True, grace_s=600)
+    wait_for(lambda: salvage(log / "worker-00" / "reads.arrows"), "the first reads")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None  # the answers in flight have 600 s
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (output, errors) == ("ended interrupted\n", "")
+    closed = Log.open(log)
+    check_books(closed)
+    assert set(closed.manifest.outcomes) == {"cancelled", "not_reached"}
+
+
+def test_a_killed_worker(url: str, tmp_path: Path, launch: Launch) -> None:
+    log = tmp_path / "a.log"
+    process = start(launch, url, processes=2)
+    wait_for(lambda: has_rows(log), "the first rows")
+    workers = find_workers(log)
+    assert len(workers) == 2
+    (victim,) = [worker for worker in workers if holds(worker, log / "worker-00")]
+    os.kill(victim, signal.SIGKILL)
+    output, errors = process.communicate(timeout=60)
+    assert output.startswith("WorkerLost worker 0 was killed by signal 9; the log is incomplete, what was written")
+    assert output.count("\n") == 1
+    assert errors == ""
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert not (log / "manifest.json").exists()
+    with pytest.raises(LogError, match="incomplete: the run was cut before its manifest was written"):
+        Log.open(log)
+    rows = salvage(log / "worker-00" / "requests.arrows")
+    assert rows is not None
+    assert set(rows["outcome"].to_pylist()) == {"ok"}
+
+
+def holds(process: int, folder: Path) -> bool:
+    """Whether a process has a file of *folder* open."""
+    return any(os.readlink(entry).startswith(f"{folder}/") for entry in Path(f"/proc/{process}/fd").iterdir())
+
+
+def test_a_killed_coordinator_leaves_no_orphan_that_sends(url: str, tmp_path: Path, launch: Launch) -> None:
+    log = tmp_path / "a.log"
+    process = start(launch, url, processes=2, slow=True)
+    wait_for(lambda: salvage(log / "worker-01" / "reads.arrows"), "the first reads")
+    workers = find_workers(log)
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "the workers to end")
+    for worker in ("worker-00", "worker-01"):  # they had the time to close their files
+        rows = salvage(log / worker / "requests.arrows")
+        assert rows is not None
+        assert rows.num_rows == 1000
+        assert set(rows["outcome"].to_pylist()) == {"cancelled", "not_reached"}
+    with pytest.raises(LogError, match="incomplete"):
+        Log.open(log)
+
+
+def test_a_server_that_dies(tmp_path: Path, launch: Launch) -> None:
+    server = launch(
+        """
+        from loadshape.endpoint import Script, serve
+        serve(Script(ttft_s=0.02, itl_s=0.02), announce=lambda url: print(url, flush=True))
+        """
+    )
+    assert server.stdout is not None
+    url = server.stdout.readline().strip()
+    log = tmp_path / "a.log"
+    run = launch(RUN.format(url=url, headers={}, count=150, processes=1, grace_s=5))
+    wait_for(lambda: has_rows(log), "the first rows")
+    server.kill()
+    output, errors = run.communicate(timeout=60)
+    assert (output, errors) == ("ended complete\n", "")
+    closed = Log.open(log)
+    check_books(closed)
+    counts = closed.manifest.outcomes
+    assert set(counts) <= {"ok", "truncated", "reset", "refused"}
+    assert counts["ok"] > 0
+    assert counts["refused"] > 0
+    assert counts.get("truncated", 0) + counts.get("reset", 0) > 0
+
+
+def test_a_log_that_cannot_be_written_ends_the_run(url: str, tmp_path: Path, launch: Launch) -> None:
+    # A limit on the size of files stands for a full disk: the first block of reads does not fit.
+    process = launch(
+        f"""
+        target = Target({url!r}, headers={{"x-itl-us": "1000"}})
+        try:
+            replay(open_loop(10, 10, output_tokens=30_000), target, log="a.log", processes=1)
+        except LoadshapeError as error:
+            print(type(error).__name__, error)
+        """,
+        shell="ulimit -f 64;",
+    )
+    output, errors = process.communicate(timeout=60)
+    assert (output, errors) == ("ReplayError log: cannot be written: File too large\n", "")
+    assert not (tmp_path / "a.log" / "manifest.json").exists()

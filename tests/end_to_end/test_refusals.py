@@ -1,0 +1,201 @@
+# Mistakes of the user are told in one line before the first packet, and a key is never told at all.
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadshape.endpoint import Script, running
+from loadshape.errors import InputError, LogError, TargetError, TraceError
+from loadshape.log import Log
+from loadshape.replayer import Settings, replay
+from loadshape.replayer.stage import REFUSED
+from loadshape.target import Target
+from traces import ask, closed_loop, make_trace, open_loop
+
+from .conftest import Launch, play, wait_for
+
+pytestmark = pytest.mark.slow
+TRACE = open_loop(5, 2)
+KEY = "planted-key-7f3a9c"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[str]:
+    """Serve those who have the key."""
+    with running(Script(ttft_s=0.005, itl_s=0.001), api_key=KEY) as address:
+        yield address
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """Return an address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+
+
+def check_refused(path: Path, message: str) -> None:
+    """Check that the log of a refused run is complete: every request not sent, with the reason."""
+    log = Log.open(path)
+    log.verify(TRACE.digest)
+    assert (log.manifest.ended, log.manifest.outcomes) == (REFUSED, {"not_sent": 5})
+    (reason,) = set(log.requests["error"].to_pylist())
+    assert message in reason
+    assert log.requests["begun_ns"].null_count == 5
+    assert log.requests["due_ns"].to_pylist() == TRACE.requests["due_ns"].to_pylist()
+
+
+def test_an_endpoint_that_is_not_there(url: str, dead_url: str, tmp_path: Path) -> None:
+    message = f"target: nobody answers at {dead_url}: Connection refused"
+    with pytest.raises(TargetError) as caught:
+        replay(TRACE, Target(dead_url), log=tmp_path / "a.log")
+    assert str(caught.value) == message
+    check_refused(tmp_path / "a.log", message)
+    with pytest.raises(TargetError):  # the log of a refused run may be replaced without force
+        replay(TRACE, Target(dead_url), log=tmp_path / "a.log")
+    assert play(TRACE, Target(url), tmp_path / "a.log").manifest.outcomes == {"ok": 5}
+    with pytest.raises(LogError, match="exists; choose another name, or say --force to replace it"):
+        replay(TRACE, Target(url), log=tmp_path / "a.log")
+    assert Log.open(tmp_path / "a.log").manifest.outcomes == {"ok": 5}
+
+
+@pytest.mark.parametrize("key", [None, "env:WRONG_KEY"])
+def test_a_wrong_key(locked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    monkeypatch.setenv("WRONG_KEY", "wrong-key-5b1d")
+    with pytest.raises(
+        TargetError, match=r"refused the key .HTTP 401.; give one with --key-env or --key-file"
+    ) as caught:
+        replay(TRACE, Target(locked, key=key), log=tmp_path / "a.log")
+    assert "5b1d" not in str(caught.value)
+    check_refused(tmp_path / "a.log", "refused the key (HTTP 401)")
+
+
+def test_a_model_that_is_not_served(url: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="model 'large' is not served; there is: sim"):
+        replay(TRACE, Target(url, model="large"), log=tmp_path / "a.log")
+    check_refused(tmp_path / "a.log", "model 'large' is not served")
+
+
+def test_without_asking_first_the_server_says_it_itself(locked: str, tmp_path: Path) -> None:
+    log = play(TRACE, Target(locked, model="large"), tmp_path / "a.log", preflight=False)
+    assert log.manifest.outcomes == {"http_error": 5}
+    assert set(log.requests["status"].to_pylist()) == {401}
+    assert set(log.requests["error"].to_pylist()) == {"HTTP 401: Unauthorized"}
+
+
+def test_the_only_model_is_used(url: str, tmp_path: Path) -> None:
+    log = play(TRACE, Target(url), tmp_path / "a.log")
+    assert log.run.targets[0]["model"] == "sim"
+    assert log.environment["server"]["version"]["version"].startswith("0.")
+
+
+@pytest.mark.parametrize(
+    ("trace", "options", "error", "message"),
+    [
+        (closed_loop(9, 3), {"processes": 4}, TraceError, "loop.slots: 3 cannot be split over 4 processes"),
+        (open_loop(9, 3, cap=1), {"processes": 2}, TraceError, "loop.cap: 1 cannot be split over 2 processes"),
+        ("nowhere.trace", {}, TraceError, "nowhere.trace: expected a trace"),
+        (
+            make_trace(ask(), ask(60_000, params=[1])),
+            {},
+            InputError,
+            "segments.text: params in segment 2 are no JSON object",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed(
+    url: str, tmp_path: Path, trace: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message.replace("[", "[[]")) as caught:
+        replay(trace, Target(url), log=tmp_path / "a.log", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "a.log" / "manifest.json").exists()
+
+
+def test_a_rate_above_the_permission(url: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"the trace asks .* requests/s, --max-rate allows 2"):
+        replay(open_loop(100, 10), Target(url, max_rate_hz=2.0), log=tmp_path / "a.log")
+    assert not (tmp_path / "a.log").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_is_no_log_is_never_replaced(url: str, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "thesis"
+    if kind == "folder":
+        path.mkdir()
+        (path / "chapter-1.txt").write_text("precious")
+    else:
+        path.write_text("precious")
+    with pytest.raises(LogError, match="exists and is no log of ours, so it is not replaced"):
+        replay(TRACE, Target(url), log=path, force=True)
+    assert (path / "chapter-1.txt" if kind == "folder" else path).read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_made(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogError, match=r"file/a\.log: cannot be made: Not a directory"):
+        replay(TRACE, Target(url), log=tmp_path / "file" / "a.log")
+
+
+def test_force_replaces_a_log(url: str, tmp_path: Path) -> None:
+    first = play(TRACE, Target(url), tmp_path / "a.log")
+    (tmp_path / "a.log" / "worker-07").mkdir()
+    second = replay(
+        TRACE, Target(url), log=tmp_path / "a.log", force=True, settings=Settings(body={"x": ["y" * 200_000]})
+    )
+    second.verify()
+    assert second.run.run != first.run.run
+    assert not (tmp_path / "a.log" / "worker-07").exists()
+
+
+# Keys
+
+
+@pytest.mark.parametrize("source", ["env", "file"])
+def test_a_planted_key_is_nowhere(locked: str, tmp_path: Path, launch: Launch, source: str) -> None:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    (folder / "key").write_text(f"{KEY}\n")
+    (folder / "key").chmod(stat.S_IRUSR)
+    reference = "env:MODEL_KEY" if source == "env" else f"file:{folder / 'key'}"
+    process = launch(
+        f"""
+        target = Target({locked!r}, key={reference!r}, headers={{"X-Token": open({str(folder / "key")!r}).read().strip()}})
+        log = replay(open_loop(40, 20), target, log="a.log", processes=2)
+        log.verify()
+        print(repr(target), log.run, log.environment, log.manifest.outcomes)
+        """,
+        env={"MODEL_KEY": KEY} if source == "env" else {},
+    )
+    wait_for(lambda: (tmp_path / "a.log" / "run.json").exists(), "the start")
+    began_s, shown = time.monotonic(), []
+    while process.poll() is None and time.monotonic() - began_s < 0.5:
+        shown += [command for command in read_commands() if KEY.encode() in command]
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert "{'ok': 40}" in output
+    assert shown == []
+    assert KEY not in output
+    shutil.rmtree(folder)
+    holding = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert holding == []
+
+
+def read_commands() -> list[bytes]:
+    """Return the command lines of all processes."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                found.append(Path(f"/proc/{name}/cmdline").read_bytes())
+            except OSError:
+                continue
+    return found
