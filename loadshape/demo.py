@@ -103,7 +103,8 @@ def compare_published(fixture: Fixture, trace: Trace, teller: Teller) -> None:
     teller.say(f"    fixture {_short(fixture.digest)}, published {_short(published.fixture)}")
     teller.say(f"    trace   {_short(trace.digest)}, published {_short(published.trace)}")
     differing = fixture.difference(published.conversations)
-    teller.say(f"    not the published ones; conversations that differ: {', '.join(differing) or 'none'}")
+    told = ", ".join(differing) or "none, so the policy or the recipe is another"
+    teller.say(f"    not the published ones; conversations that differ: {told}")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +57,16 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Scene]:
     """Play all scenes against one endpoint, and read its record when it has closed it."""
     folder = tmp_path_factory.mktemp("loops")
     with running(SCRIPT, truth=folder / "truth.arrows") as url:
-        logs = {
-            name: play(trace, Target(url), folder / f"{name}.log", **options)
-            for name, (trace, options) in SCENES.items()
-        }
+        logs = {}
+        for name, (trace, options) in SCENES.items():
+            logs[name] = play(trace, Target(url), folder / f"{name}.log", **options)
     with pa.ipc.open_stream(folder / "truth.arrows") as stream:
         truth = stream.read_all()
-    yield {name: Scene(log, truth) for name, log in logs.items()}
+    return {name: Scene(log, truth) for name, log in logs.items()}
 
 
 every_scene = pytest.mark.parametrize("name", SCENES)
