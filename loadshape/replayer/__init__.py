@@ -50,13 +50,12 @@ def replay(
     settings: Settings | None = None,
     watch: Watch | None = None,
     force: bool = False,
-    preflight: bool = True,
 ) -> Log:
     """Replay *trace* against *target* and return the complete log, which is also written to *log*.
 
     `processes` is a short way to say how many workers there are (default: one below four cores, else half
     of the cores); `settings` says everything else. `watch` is called ten times a second with the progress
-    and the seconds since T0. `preflight` False sends without asking the server first.
+    and the seconds since T0.
 
     Raises TraceError, TargetError and LogError before the first packet, and ReplayError or one of its
     children when the run as a whole failed: its log then has no manifest.
@@ -69,7 +68,7 @@ def replay(
         addresses = target.resolve()
         run = secrets.token_hex(4)
         facts: dict[str, Any] = {"models": None}
-        if preflight:
+        if settings.preflight:
             try:
                 target, facts = ask_target(target)
             except TargetError as error:
@@ -111,18 +110,14 @@ def _play(crew: Crew, run: Run, settings: Settings, watch: Watch) -> tuple[list[
     crew.tell(Start(epoch_ns=epoch_ns))
     done: dict[int, Done] = {}
     said: dict[int, Progress] = {}
-    told = 0
-    with _count_interrupts() as interrupts:
-        while len(done) < settings.processes:
-            for worker, report in crew.listen(0.1):
-                if isinstance(report, Progress):
-                    said[worker] = report
-                elif isinstance(report, Done):
-                    done[worker] = report
+    interrupts = 0
+    while len(done) < settings.processes:
+        try:
+            _hear(crew, said, done)
             watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
-            if len(interrupts) > told:
-                told = len(interrupts)
-                crew.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
+        except KeyboardInterrupt:
+            interrupts += 1
+            crew.tell(Stop(grace_s=settings.interrupt_grace_s if interrupts == 1 else 0.0, reason=INTERRUPTED))
     parts = [done[worker] for worker in sorted(done)]
     stopped = [part.stopped for part in parts if part.stopped]
     return parts, "interrupted" if interrupts else stopped[0] if stopped else "complete"
@@ -140,6 +135,15 @@ def _count_interrupts() -> Iterator[list[int]]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+def _hear(crew: Crew, said: dict[int, Progress], done: dict[int, Done]) -> None:
+    """Note what the workers say; in place, so that an interrupt in the middle loses nothing."""
+    for worker, report in crew.listen(0.1):
+        if isinstance(report, Progress):
+            said[worker] = report
+        elif isinstance(report, Done):
+            done[worker] = report
 
 
 def _check_rate(trace: Trace, target: Target) -> None:

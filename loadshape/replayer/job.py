@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_total_s: float | None = None
     grace_s: float | None = None
     interrupt_grace_s: float = 5.0
+    preflight: bool = True  # ask the server for its models before the first packet
     body: dict[str, Any] = {}  # merged into every request's JSON body
     verbatim: str = ""  # the run file that these came from
 

@@ -32,7 +32,7 @@ def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
     status, models = _get(target, target.path + "/models")
     if status in (401, 403):
         raise TargetError(
-            f"target: {target.url} refused the key (HTTP {status}); give one with --key-env or --key-file"
+            f"target: {target.url} refused the key (HTTP {status}); give one with --key env:NAME or --key file:PATH"
         )
     _, version = _get(target, "/version")
     served = _list_models(models)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from itertools import islice
 
@@ -22,6 +23,7 @@ from loadshape.replayer.scheduler import NEVER, Scheduler
 
 BODIES_AHEAD_NS = 2_000_000_000
 LINES_AHEAD_NS = 200_000_000  # longer than a connect over an ocean, shorter than the idle limit
+WARM_UP_TURNS = 10_000  # a slice each, or a millisecond of waiting: ten seconds at most
 BODIES_A_SLICE = 4  # a short one costs 30 us
 
 
@@ -54,6 +56,13 @@ class Sender:
         """Tell the network the next due instant."""
         next_ns = self._scheduler.next_due_ns()
         self._network.due_at_ns = next_ns if next_ns == NEVER else next_ns + self.epoch_ns
+
+    async def warm_up(self) -> None:
+        """Build the requests and open the connections of the first moments, before the start."""
+        for _ in range(WARM_UP_TURNS):
+            if not (self.work_ahead(0) or self.lines.opening):
+                return
+            await asyncio.sleep(0.001 if self.lines.opening else 0)
 
     def work_ahead(self, now_ns: int) -> bool:
         """Build a few requests and open a few connections that will soon be needed; True when there are more."""

@@ -47,7 +47,6 @@ from loadshape.units import to_ns
 
 TICK_NS = 100_000_000
 FLUSH_TICKS = 10
-WARM_UP_TURNS = 10_000  # a slice each, or a millisecond of waiting: ten seconds at most
 TABLE_DESCRIPTORS = 65_536  # 0.5 MB of the kernel's memory
 JOB_BYTES = 64 << 20  # a job is one line, and its settings may hold tool schemas
 
@@ -96,7 +95,7 @@ class Worker:
         self._report = report
         self._writer.open(self._requests, self._reads, self._health)
         self._network.listen(self._sender, self._ready)
-        await self._warm_up()
+        await self._sender.warm_up()
         report(Ready(receive=self._network.receive, pacing=self._pacer.name, planned=len(self._plan)))
         order = await orders.get()
         if isinstance(order, Start):
@@ -107,13 +106,6 @@ class Worker:
         else:
             self._stopped = "stopped before the start"
         return self._finish()
-
-    async def _warm_up(self) -> None:
-        """Open the connections of the first moments and build the first bodies."""
-        for _ in range(WARM_UP_TURNS):
-            if not (self._sender.work_ahead(0) or self._sender.lines.opening):
-                return
-            await asyncio.sleep(0.001 if self._sender.lines.opening else 0)
 
     def _start(self, epoch_ns: int) -> None:
         gc.collect()
@@ -192,7 +184,7 @@ class Worker:
         self._work_ahead()
         gc.collect(0)
         self._record_health(now_ns, lag_ns)
-        self._report(self._describe_progress())
+        self._report(describe_progress(self._sender, self._ledger, self._decoder))
 
     def _work_ahead(self) -> None:
         if self._sender.work_ahead(self._sender.now_ns()):
@@ -225,18 +217,6 @@ class Worker:
         if values["at_ns"] >= 0:
             self._health.append(*(values[name] for name in HEALTH.names))
 
-    def _describe_progress(self) -> Progress:
-        counts = self._ledger.counts
-        late_ns, self._sender.worst_late_ns = self._sender.worst_late_ns, 0
-        return Progress(
-            begun=self._sender.begun,
-            ended=counts.total(),
-            failed=counts.total() - counts[Outcome.ok],
-            in_flight=len(self._ledger),
-            reads=self._decoder.reads,
-            late_ns=late_ns,
-        )
-
     def _finish(self) -> Done:
         """Give every request its row, close the files, and say what is in them."""
         now_ns = max(0, self._sender.now_ns())
@@ -254,6 +234,20 @@ class Worker:
         outcomes = {outcome.name: count for outcome, count in self._ledger.counts.items()}
         shards = describe_shards(Path(self._job.log), writers)
         return Done(shards=shards, outcomes=outcomes, ended_ns=now_ns, stopped=self._stopped)
+
+
+def describe_progress(sender: Sender, ledger: Ledger, decoder: Decoder) -> Progress:
+    """Return the counts so far, and the worst lateness since this was asked last."""
+    late_ns, sender.worst_late_ns = sender.worst_late_ns, 0
+    ended = ledger.counts.total()
+    return Progress(
+        begun=sender.begun,
+        ended=ended,
+        failed=ended - ledger.counts[Outcome.ok],
+        in_flight=len(ledger),
+        reads=decoder.reads,
+        late_ns=late_ns,
+    )
 
 
 def _make_network(job: Job, loop: asyncio.AbstractEventLoop) -> Network:

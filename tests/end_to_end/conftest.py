@@ -114,11 +114,9 @@ def read_columns(table: pa.Table, *names: str) -> list[Any]:
     return [np.asarray(pc.fill_null(pc.cast(table[name], "int64"), -1)) for name in names]
 
 
-def play(
-    trace: Trace, target: Target, log: Path, *, processes: int = 1, preflight: bool = True, **settings: Any
-) -> Log:
+def play(trace: Trace, target: Target, log: Path, *, processes: int = 1, **settings: Any) -> Log:
     """Replay, and check what every log must keep."""
-    played = replay(trace, target, log=log, processes=processes, preflight=preflight, settings=Settings(**settings))
+    played = replay(trace, target, log=log, processes=processes, settings=Settings(**settings))
     check_books(played)
     return played
 

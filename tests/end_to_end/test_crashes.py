@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 
 from loadshape.errors import LogError
 from loadshape.log import Log
+from loadshape.replayer import replay
+from loadshape.target import Target
+from traces import open_loop
 
 from .conftest import Launch, check_books, find_workers, has_rows, salvage, wait_for
 
@@ -162,3 +166,32 @@ def test_a_log_that_cannot_be_written_ends_the_run(url: str, tmp_path: Path, lau
     output, errors = process.communicate(timeout=60)
     assert (output, errors) == ("ReplayError log: cannot be written: File too large\n", "")
     assert not (tmp_path / "a.log" / "manifest.json").exists()
+
+
+def test_a_ctrl_c_before_the_start(url: str, tmp_path: Path, launch: Launch) -> None:
+    log = tmp_path / "a.log"
+    process = start(launch, url, processes=2)
+    wait_for(lambda: (log / "worker-01").exists(), "the workers")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert errors == "" or "KeyboardInterrupt" in errors
+    wait_for(lambda: not find_workers(log), "the workers to end")
+
+
+def test_a_caller_that_fails_leaves_nobody_behind(url: str, tmp_path: Path) -> None:
+    def fail(_progress: object, _elapsed_s: float) -> None:
+        raise ZeroDivisionError
+
+    log = tmp_path / "a.log"
+    with pytest.raises(ZeroDivisionError):
+        replay(open_loop(1000, 10), Target(url), log=log, processes=2, watch=fail)
+    assert find_workers(log) == []
+    assert not (log / "manifest.json").exists()
+
+
+def test_a_run_in_a_thread_of_its_own(url: str, tmp_path: Path) -> None:
+    done: list[Log] = []
+    thread = threading.Thread(target=lambda: done.append(replay(open_loop(5, 2), Target(url), log=tmp_path / "a.log")))
+    thread.start()
+    thread.join(60)
+    assert done[0].manifest.outcomes == {"ok": 5}

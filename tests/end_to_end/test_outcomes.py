@@ -14,7 +14,7 @@ from loadshape import replayer
 from loadshape.endpoint import FAULTS, Script, running
 from loadshape.log import Log
 from loadshape.target import Target
-from traces import ask, make_trace, open_loop, partly_open
+from traces import ask, closed_loop, make_trace, open_loop, partly_open
 
 from .conftest import Launch, play, read_columns
 
@@ -42,13 +42,13 @@ def outcomes(log: Log) -> list[str]:
 
 @pytest.fixture(scope="module")
 def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Log]]:
-    """Replay the same 300 requests over both networks; the run's name, and so each fault, is the same."""
+    """Replay the same 160 requests over both networks; the run's name, and so each fault, is the same."""
     folder = tmp_path_factory.mktemp("struck")
-    trace = open_loop(300, 4, output_tokens=12)
+    trace = open_loop(160, 5, output_tokens=12)
     with running(FAULTY) as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr(replayer.secrets, "token_hex", lambda _: "5eed0001")
         yield {
-            network: play(trace, Target(url), folder / f"{network}.log", receive=network, timeout_idle_s=2.0)
+            network: play(trace, Target(url), folder / f"{network}.log", receive=network, timeout_idle_s=1.5)
             for network in NETWORKS
         }
 
@@ -57,7 +57,7 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Log]]
 def test_every_fault_has_its_outcome(struck: dict[str, Log], network: str) -> None:
     log = struck[network]
     assert log.run.receive == network
-    faults = [FAULTY.draw(f"ls-{log.run.run}-{at}").fault for at in range(300)]
+    faults = [FAULTY.draw(f"ls-{log.run.run}-{at}").fault for at in range(160)]
     assert set(faults) == set(FAULTS)
     wrong = [(fault, outcome) for fault, outcome in zip(faults, outcomes(log), strict=True) if CALLED[fault] != outcome]
     assert wrong == []
@@ -181,4 +181,40 @@ def test_without_descriptors_requests_are_not_sent(url: str, tmp_path: Path, lau
     assert set(log.manifest.outcomes) == {"ok", "not_sent"}, output
     (reason,) = {row["error"] for row in log.requests.to_pylist() if row["outcome"] == "not_sent"}
     assert reason == "this host has no connection left: Too many open files"
+    assert log.manifest.ended == "complete"
+
+
+# Every kind of request, and runs that end early
+
+
+def test_every_kind_of_request_is_understood(url: str, tmp_path: Path) -> None:
+    long_prompt = "word " * 40_000
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+    trace = make_trace(
+        ask(0, messages=(("system", (long_prompt[:60_000],)), ("user", ("Hello ", "there")))),
+        ask(1, messages=(("system", (long_prompt[:60_000],)), ("user", ("日本 🙂",)))),
+        ask(2, api="completions", messages=(("user", ("Once ", "upon")),)),
+        ask(3, api="completions", messages=(("user", (("token_ids", [1, 2, 3]),)),)),
+        ask(4, params={"max_tokens": 7, "tools": [tool]}),
+        ask(5, messages=(("user", ("Look: ", ("image", "data:image/png;base64,AAAA"))),)),
+        ask(6, params={"stream": False}),
+    )
+    log = play(trace, Target(url), tmp_path / "a.log", body={"temperature": 0})
+    assert outcomes(log) == ["ok"] * 7
+    assert log.requests["completion_tokens"].to_pylist() == [4, 4, 4, 4, 7, 4, 4]
+    assert log.requests["prompt_tokens"].to_pylist()[3] == 3
+    assert log.run.settings["body"] == {"temperature": 0}
+
+
+def test_more_processes_than_sessions(url: str, tmp_path: Path) -> None:
+    log = play(make_trace(ask(0)), Target(url), tmp_path / "a.log", processes=2)
+    assert outcomes(log) == ["ok"]
+
+
+def test_the_grace_begins_when_the_last_request_was_taken(url: str, tmp_path: Path) -> None:
+    # Two slots, six answers of 300 ms, and a grace shorter than one: only the last two are cut.
+    target = Target(url, headers={"x-ttft-us": "300000"})
+    log = play(closed_loop(6, 2), target, tmp_path / "a.log", grace_s=0.01)
+    assert outcomes(log) == ["ok"] * 4 + ["cancelled"] * 2
+    assert log.requests["error"].to_pylist()[4:] == ["cut at the end of the run"] * 2
     assert log.manifest.ended == "complete"

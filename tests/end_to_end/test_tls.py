@@ -46,8 +46,9 @@ def secured(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secu
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    serving = asyncio.run_coroutine_threadsafe(open_proxy(context, url), loop)
-    yield Secured(f"https://localhost:{serving.result(10)}/v1", str(certificate))
+    server = asyncio.run_coroutine_threadsafe(open_proxy(context, url), loop).result(10)
+    yield Secured(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1", str(certificate))
+    loop.call_soon_threadsafe(server.close)
     asyncio.run_coroutine_threadsafe(close_all(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -56,35 +57,21 @@ def secured(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secu
 
 def make_certificate(folder: Path) -> Path:
     """Make a certificate for localhost that is its own authority."""
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-        "-addext",
-    ]
-    command += ["subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder / "cert.pem"
 
 
-async def open_proxy(context: ssl.SSLContext, url: str) -> int:
-    """Pass on what comes under TLS, and return the port."""
+async def open_proxy(context: ssl.SSLContext, url: str) -> asyncio.Server:
+    """Pass on what comes under TLS."""
     behind = urlsplit(url)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(behind.hostname, behind.port)
         await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    port: int = server.sockets[0].getsockname()[1]
-    return port
+    return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
