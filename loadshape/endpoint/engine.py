@@ -3,13 +3,12 @@
 # Law: the only part of the endpoint that reads the clock. It knows frames (when, bytes, tokens), not what
 # they say.
 #
-# Theory: one heap of (due, order, stream) and one absolute timer serve all streams. A task asleep for each
-# token costs as much CPU, but wakes on the 1 ms grid of the loop's timers, on either side of the due time.
-# Due times are absolute, and no frame leaves early: a timer that fires too soon finds nothing due and is
-# set again. A frame is written with write(2) on the socket itself, not
-# through the event loop's transport: uvloop keeps small writes until the end of its iteration, so that the
-# recorded instant would be wrong and events due together would leave in one segment. What the kernel does
-# not take at once goes through the transport, and so does the rest of that stream: never two writers.
+# Theory: one heap of (due, order, stream) and one pacer serve all streams. A task asleep for each token
+# costs as much CPU, but wakes on the 1 ms grid of the loop's timers, on either side of the due time.
+# Due times are absolute, and no frame leaves early. A frame is written with write(2) on the socket itself,
+# not through the event loop's transport: uvloop keeps small writes until the end of its iteration, so that
+# the recorded instant would be wrong and events due together would leave in one segment. What the kernel
+# does not take at once goes through the transport, and so does the rest of that stream: never two writers.
 #
 # The prefix cache is vLLM's in small: full blocks of 16 tokens, each known by a hash chained over all
 # before it, never the whole prompt (the last token must be computed), least recently used out first.
@@ -19,14 +18,13 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
 import heapq
 import os
 import sys
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,12 +32,11 @@ from typing import Any
 import pyarrow as pa
 
 from loadshape.endpoint.answer import NEVER_NS, Frame
-from loadshape.units import NS_PER_S
+from loadshape.pacer import make_pacer
 
 TOKEN_BYTES = 4  # the stated estimate: a token is four bytes of UTF-8
 BLOCK_TOKENS = 16
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
-TIMER_ABSOLUTE = 1  # TFD_TIMER_ABSTIME
 NOTHING = Frame(0, b"")
 FRAMES_PER_TURN = 256  # then the event loop may read requests before the next frames leave
 TRUTH_ROWS = 1024  # a batch; building one takes some 0.3 ms of the loop
@@ -55,43 +52,6 @@ TRUTH_SCHEMA = pa.schema(
         ("bytes", pa.uint32()),
     ]
 )
-
-
-class Alarm:
-    """Call *ring* at an absolute CLOCK_MONOTONIC instant: a timerfd on Linux, the loop's timer elsewhere.
-
-    The loop's own timer has steps of 1 ms and may fire early, so *ring* must look at the clock.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
-        self._loop, self._ring = loop, ring
-        self._timer: asyncio.TimerHandle | None = None
-        self._descriptor = -1
-        if sys.platform == "linux":
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            flags = os.O_NONBLOCK | os.O_CLOEXEC
-            self._descriptor = self._libc.timerfd_create(time.CLOCK_MONOTONIC, flags)
-            self._spec = (ctypes.c_int64 * 4)()  # struct itimerspec: interval s, ns; value s, ns
-        if self._descriptor >= 0:
-            loop.add_reader(self._descriptor, ring)
-
-    def set(self, due_ns: int) -> None:
-        """Ring at *due_ns*, or at once where that is past; an earlier setting is forgotten."""
-        if self._descriptor >= 0:
-            self._spec[2], self._spec[3] = divmod(due_ns, NS_PER_S)
-            self._libc.timerfd_settime(self._descriptor, TIMER_ABSOLUTE, self._spec, None)  # clears what rang
-            return
-        if self._timer:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S), self._ring)
-
-    def close(self) -> None:
-        """Never ring again."""
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-        elif self._timer:
-            self._timer.cancel()
 
 
 @dataclass(slots=True)
@@ -224,7 +184,7 @@ class Engine:
         self._waiting: deque[Stream] = deque()
         self._running = self._orders = 0
         self._alarm_ns = NEVER_NS
-        self._alarm = Alarm(asyncio.get_running_loop(), self._emit_due)
+        self._alarm = make_pacer(asyncio.get_running_loop(), self._emit_due)
 
     @property
     def running(self) -> int:
@@ -278,7 +238,7 @@ class Engine:
 
     def _set_alarm(self, due_ns: int) -> None:
         self._alarm_ns = due_ns
-        self._alarm.set(due_ns)
+        self._alarm.arm(due_ns)
 
     def _emit_due(self) -> None:
         heap, now_ns = self._heap, time.monotonic_ns()

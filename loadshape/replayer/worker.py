@@ -28,6 +28,7 @@ from typing import Any
 
 from loadshape.errors import InputError, LoadshapeError
 from loadshape.log import HEALTH, READS, REQUESTS, Outcome
+from loadshape.pacer import make_pacer, tighten_timers
 from loadshape.plan import split_total, split_trace
 from loadshape.replayer.body import BodyBuilder
 from loadshape.replayer.connection import Network
@@ -36,7 +37,6 @@ from loadshape.replayer.health import Vitals
 from loadshape.replayer.job import Done, Failed, Job, Progress, Ready, Report, Start, Stop, read_order, write_line
 from loadshape.replayer.ledger import Ledger
 from loadshape.replayer.limits import Limits
-from loadshape.replayer.pacer import make_pacer, tighten_timers
 from loadshape.replayer.portable import Portable
 from loadshape.replayer.recorder import RowWriter, WriterThread, describe_shards
 from loadshape.replayer.scheduler import NEVER, Scheduler

@@ -196,7 +196,7 @@ def test_every_kind_of_request_is_understood(url: str, tmp_path: Path) -> None:
         ask(2, api="completions", messages=(("user", ("Once ", "upon")),)),
         ask(3, api="completions", messages=(("user", (("token_ids", [1, 2, 3]),)),)),
         ask(4, params={"max_tokens": 7, "tools": [tool]}),
-        ask(5, messages=(("user", ("Look: ", ("image", "data:image/png;base64,AAAA"))),)),
+        ask(5, messages=(("user", ("Look: ", ("json", {"type": "text", "text": "here"}))),)),
         ask(6, params={"stream": False}),
     )
     log = play(trace, Target(url), tmp_path / "a.log", body={"temperature": 0})

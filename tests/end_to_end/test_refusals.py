@@ -70,7 +70,7 @@ def test_an_endpoint_that_is_not_there(url: str, dead_url: str, tmp_path: Path) 
 @pytest.mark.parametrize("key", [None, "env:WRONG_KEY"])
 def test_a_wrong_key(locked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
     monkeypatch.setenv("WRONG_KEY", "wrong-key-5b1d")
-    message = r"refused the key .HTTP 401.; give one with --key-env or --key-file"
+    message = r"refused the key .HTTP 401.; give one with --key "
     with pytest.raises(TargetError, match=message) as caught:
         replay(TRACE, Target(locked, key=key), log=tmp_path / "a.log")
     assert "5b1d" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from loadshape.replayer.body import Prepared
 from loadshape.replayer.connection import Connection
 from loadshape.replayer.exchange import Exchange
-from loadshape.replayer.lines import OPENING_AT_ONCE, Lines
+from loadshape.replayer.lines import DIALS_A_SLICE, OPENING_AT_ONCE, Lines
 
 
 class Notes:
@@ -40,9 +40,15 @@ def lines(notes: Notes) -> Lines:
     return Lines(notes)  # type: ignore[arg-type]
 
 
+def dial_all(lines: Lines, wanted: int) -> None:
+    """Open ahead, slice by slice, until no more is asked for."""
+    while lines.dial_ahead(wanted):
+        pass
+
+
 def warm(lines: Lines, notes: Notes, count: int) -> list[Connection]:
     """Open *count* connections ahead and let them come up."""
-    lines.dial_ahead(count)
+    dial_all(lines, count)
     for connection in notes.opened[-count:]:
         lines.keep(connection)
     return notes.opened[-count:]
@@ -62,19 +68,21 @@ def test_what_is_opened_ahead_is_there_when_needed(lines: Lines, notes: Notes) -
 
 def test_only_what_is_missing_is_opened(lines: Lines, notes: Notes) -> None:
     warm(lines, notes, 3)
-    lines.dial_ahead(3)
-    lines.dial_ahead(0)
+    dial_all(lines, 3)
+    dial_all(lines, 0)
     assert len(notes.opened) == 3
-    lines.dial_ahead(5)
-    lines.dial_ahead(5)  # two are on their way
+    dial_all(lines, 5)
+    dial_all(lines, 5)  # two are on their way
     assert len(notes.opened) == 5
 
 
 def test_a_server_is_not_flooded(lines: Lines, notes: Notes) -> None:
-    lines.dial_ahead(10_000)
+    assert lines.dial_ahead(10_000)
+    assert len(notes.opened) == DIALS_A_SLICE  # a request may become due meanwhile
+    dial_all(lines, 10_000)
     assert len(notes.opened) == OPENING_AT_ONCE
     lines.keep(notes.opened[0])
-    lines.dial_ahead(10_000)
+    dial_all(lines, 10_000)
     assert len(notes.opened) == OPENING_AT_ONCE + 1
 
 
@@ -97,7 +105,7 @@ def test_a_failure_of_a_request_s_own_connection_is_not_one_of_the_pool(lines: L
 
 def test_without_descriptors_opening_ahead_gives_up_quietly(lines: Lines, notes: Notes) -> None:
     notes.is_exhausted = True
-    lines.dial_ahead(3)
+    assert not lines.dial_ahead(3)
     assert (lines.opening, lines.open) == (0, 0)
     with pytest.raises(OSError, match="Too many open files"):
         lines.dial()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadshape.replayer.pacer import LoopPacer, Pacer, TimerfdPacer, make_pacer, tighten_timers
+from loadshape.pacer import LoopPacer, Pacer, TimerfdPacer, make_pacer, tighten_timers
 
 US = 1_000
 LOOPS: list[Any] = [pytest.param(asyncio.new_event_loop, id="asyncio")]
