@@ -110,14 +110,14 @@ def _play(crew: Crew, run: Run, settings: Settings, watch: Watch) -> tuple[list[
     crew.tell(Start(epoch_ns=epoch_ns))
     done: dict[int, Done] = {}
     said: dict[int, Progress] = {}
-    interrupts = 0
-    while len(done) < settings.processes:
-        try:
+    told = 0
+    with _count_interrupts() as interrupts:
+        while len(done) < settings.processes:
             _hear(crew, said, done)
             watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
-        except KeyboardInterrupt:
-            interrupts += 1
-            crew.tell(Stop(grace_s=settings.interrupt_grace_s if interrupts == 1 else 0.0, reason=INTERRUPTED))
+            if len(interrupts) > told:
+                told = len(interrupts)
+                crew.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
     parts = [done[worker] for worker in sorted(done)]
     stopped = [part.stopped for part in parts if part.stopped]
     return parts, "interrupted" if interrupts else stopped[0] if stopped else "complete"
@@ -138,7 +138,7 @@ def _count_interrupts() -> Iterator[list[int]]:
 
 
 def _hear(crew: Crew, said: dict[int, Progress], done: dict[int, Done]) -> None:
-    """Note what the workers say; in place, so that an interrupt in the middle loses nothing."""
+    """Note what the workers say."""
     for worker, report in crew.listen(0.1):
         if isinstance(report, Progress):
             said[worker] = report

@@ -89,7 +89,10 @@ class BodyBuilder:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return fields | self._extra | self._read_params(self._rows.params[row])
+        given = self._extra | self._read_params(self._rows.params[row])
+        if not given.get("stream", True):
+            del fields["stream_options"]  # servers refuse it where nothing is streamed
+        return fields | given
 
     def _chat(self, messages: list[tuple[str, list[int]]]) -> list[bytes]:
         parts = [b'"messages":[']

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from invention import invent_text
 
+from loadshape import cli
 from loadshape.cli import app
 from loadshape.endpoint import Script, running
 
@@ -111,7 +112,9 @@ def test_every_page_can_be_found() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_has_help_and_a_place_in_the_docs(command: str) -> None:
-    assert app[command].help
+    module, _, function = cli.COMMANDS[command][0].partition(":")
+    docstring = getattr(importlib.import_module(f"loadshape.cli.{module}"), function).__doc__
+    assert docstring.splitlines()[0] == cli.COMMANDS[command][1] == app[command].help.splitlines()[0]
     assert f"\n## {command}\n" in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 

@@ -24,9 +24,9 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "loadshape.version": "one line says all there is to say",
     },
     "at most 7 parameters": {
-        "loadshape.cli:fixture": "a command's parameters are its flags, which have a ceiling of their own",
-        "loadshape.cli:replay_trace": "likewise",
-        "loadshape.cli:report": "likewise",
+        "loadshape.cli.making:fixture": "a command's parameters are its flags, which have a ceiling of their own",
+        "loadshape.cli.playing:replay_trace": "likewise",
+        "loadshape.cli.judging:report": "likewise",
     },
 }
 

@@ -142,6 +142,10 @@ def test_who_decides_a_field(row: Any, target: str | None, extra: Any, expected:
     assert {name: found.get(name) for name in expected} == expected
 
 
+def test_a_request_that_streams_nothing_has_no_stream_options() -> None:
+    assert send(ask(params={"stream": False})).json.keys() == {"model", "messages", "max_tokens", "stream"}
+
+
 def test_without_a_model_none_is_named() -> None:
     assert "model" not in send(ask(), Target(URL)).json
 

@@ -1,0 +1,61 @@
+# The command line: parse, call, print.
+#
+# Law: one short function a command, with nothing in it that the library does not have. Only this
+# package reads arguments and writes to standard output; progress and errors go to standard error. A user's
+# mistake is one line that names the file and the field; never a traceback.
+#
+# Exit codes: 0 done (VALID or SUSPECT; --strict wants VALID), 1 a gate failed, 2 the user can fix it,
+# 3 the run is INVALID, 130 interrupted.
+
+"""The `loadshape` command."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+
+from loadshape.errors import InputError, ReplayError
+from loadshape.version import __version__
+
+# Commands are imported when they are called, so that `loadshape report` does not load a web server; their
+# first lines therefore stand here again, and a test keeps the two alike.
+COMMANDS = {
+    "demo": ("playing:demo", "Do the main job on real text, from reading to a report."),
+    "fixture": ("making:fixture", "Sanitize a public data set into a hashed fixture."),
+    "shape": ("making:shape", "Draw the traffic of a recipe over a fixture into a hashed trace."),
+    "replay": ("playing:replay_trace", "Replay a trace against an OpenAI-compatible endpoint and write the log."),
+    "simulate": ("playing:simulate", "Run the embedded OpenAI-compatible endpoint until it is stopped."),
+    "report": ("judging:report", "Judge a log: the instrument first, then latencies, rates, goodput and outcomes."),
+    "inspect": ("judging:inspect", "Say what a fixture, a trace or a log is and holds."),
+    "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),
+}
+
+app = App(
+    name="loadshape",
+    version=__version__,
+    help="Make traffic, replay it at precise instants, judge the result: the instrument first.",
+    result_action="return_value",
+)
+
+
+for name, (place, summary) in COMMANDS.items():
+    app.command(f"loadshape.cli.{place}", name=name, help=summary)
+
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    try:
+        return int(app() or 0)
+    except InputError as error:
+        code, told = 2, str(error)
+    except ReplayError as error:
+        code, told = 3, str(error)
+    except BrokenPipeError:
+        return 0  # whoever read our output has had enough
+    except KeyboardInterrupt:
+        code, told = 130, "interrupted"
+    except OSError as error:
+        code, told = 2, f"{error.filename or 'system'}: {error.strerror or error}"
+    print(f"loadshape: {told}", file=sys.stderr)
+    return code

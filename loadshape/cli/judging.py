@@ -1,0 +1,105 @@
+# Commands of the judging room, and those that look at any folder.
+#
+# Law: one short function a command, with nothing in it that the library does not have. The docstring is the
+# help text, and docs/cli.md is made from it.
+
+"""The commands `report`, `inspect` and `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from loadshape.cli.console import AsJson, Strict, print_about, print_summary
+from loadshape.inspection import open_folder
+from loadshape.log import Log
+from loadshape.metrics import explain as explain_metric
+from loadshape.progress import Teller
+from loadshape.report import render
+from loadshape.summary import Objectives, summarize
+from loadshape.units import parse_duration_s
+
+
+def report(
+    log: Path,
+    /,
+    *,
+    html: Path | None = None,
+    warmup: str = "0s",
+    cooldown: str = "0s",
+    ttft: str | None = None,
+    tpot: str | None = None,
+    e2e: str | None = None,
+    explain: Annotated[str | None, Parameter(help="print the formula of a metric instead")] = None,
+    strict: Strict = False,
+    json: AsJson = False,
+) -> int:
+    """Judge a log: the instrument first, then latencies, rates, goodput and outcomes.
+
+    Parameters
+    ----------
+    log
+        The log to judge, NAME.log.
+    html
+        Also write a page with plots.
+    warmup
+        Leave the beginning of the run out: 10s, 1min.
+    cooldown
+        Leave its end out.
+    ttft
+        An objective of the goodput: at most so long to the first token, 500ms.
+    tpot
+        Another: at most so long for each token after it, 40ms.
+    e2e
+        Another: at most so long to the last token, 10s.
+    """
+    if explain is not None:
+        print(explain_metric(explain))
+        return 0
+    stated = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
+    limits = {name: parse_duration_s(text, f"--{name[:-2]}") for name, text in stated.items() if text is not None}
+    summary = summarize(
+        Log.open(log),
+        warmup_s=parse_duration_s(warmup, "--warmup"),
+        cooldown_s=parse_duration_s(cooldown, "--cooldown"),
+        objectives=Objectives(**({"ttft_s": None, "tpot_s": None} | limits)) if limits else None,
+    )
+    if html is not None:
+        html.write_text(render(summary, "html"), encoding="utf-8")
+        Teller(quiet=json).say(f"page: {html}")
+    return print_summary(summary, as_json=json, strict=strict)
+
+
+def inspect(path: Path, /, *, json: AsJson = False) -> int:
+    """Say what a fixture, a trace or a log is and holds.
+
+    Parameters
+    ----------
+    path
+        A folder of any of the three.
+    """
+    print_about(open_folder(path), as_json=json)
+    return 0
+
+
+def verify(path: Path, /, *, json: AsJson = False) -> int:
+    """Read all of a fixture, a trace or a log and compare it with its manifest.
+
+    Parameters
+    ----------
+    path
+        A folder of any of the three.
+    """
+    folder = open_folder(path)
+    folder.verify()
+    digest = folder.run.trace_digest if isinstance(folder, Log) else folder.digest
+    label = "trace" if isinstance(folder, Log) else "digest"
+    print(
+        msgspec.json.encode({"path": str(path), "ok": True, label: digest}).decode()
+        if json
+        else f"ok: {label} {digest}"
+    )
+    return 0

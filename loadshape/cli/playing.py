@@ -1,0 +1,149 @@
+# Commands of the playing room: traffic on the wire, from either end.
+#
+# Law: one short function a command, with nothing in it that the library does not have. Keys are only ever
+# references here.
+
+"""The commands `demo`, `replay` and `simulate`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from loadshape.cli.console import AsJson, Force, Output, Strict, print_summary
+from loadshape.demo import run_demo
+from loadshape.endpoint import Script, serve
+from loadshape.errors import InputError
+from loadshape.progress import Teller
+from loadshape.replayer import choose_processes, replay
+from loadshape.replayer.job import Progress
+from loadshape.report import render
+from loadshape.runfile import RunFile
+from loadshape.summary import summarize
+from loadshape.target import Target
+from loadshape.trace import Trace
+
+
+def demo(*, output: Output = Path("demo"), json: AsJson = False) -> int:
+    """Do the main job on real text, from reading to a report.
+
+    Parameters
+    ----------
+    output
+        The folder for everything that it makes.
+    """
+    summary = run_demo(output, Teller(quiet=json))
+    print(render(summary, "json" if json else "text"))
+    return 0
+
+
+def replay_trace(
+    trace: Path,
+    /,
+    *,
+    target: str,
+    output: Output,
+    model: str | None = None,
+    processes: int = 0,
+    key: str | None = None,
+    run: Path | None = None,
+    allow_target: str | None = None,
+    max_rate: float | None = None,
+    preflight: bool = True,
+    force: Force = False,
+    strict: Strict = False,
+    json: AsJson = False,
+) -> int:
+    """Replay a trace against an OpenAI-compatible endpoint and write the log.
+
+    Parameters
+    ----------
+    trace
+        The trace to replay, NAME.trace.
+    target
+        The base URL, http://host:port/v1.
+    output
+        The log to write, NAME.log.
+    model
+        The model to ask for; without it, the only one that is served.
+    processes
+        Worker processes; 0 for as many as suit this host.
+    key
+        Where the key is, env:NAME or file:PATH; never the key itself.
+    run
+        A TOML file with time limits and other settings.
+    allow_target
+        The public host that may be loaded.
+    max_rate
+        Requests per second that a public host may get.
+    preflight
+        Ask the server for its models first.
+    """
+    teller = Teller(quiet=json)
+    given = RunFile.load(run) if run else RunFile()
+    options = msgspec.structs.asdict(given.target)
+    place = Target(target, model, key, allow_public=allow_target, max_rate_hz=max_rate, **options)
+    settings = msgspec.structs.replace(
+        given.replay,
+        processes=processes or given.replay.processes or choose_processes(),
+        preflight=preflight and given.replay.preflight,
+    )
+    about = Trace.open(trace).manifest
+    teller.say(f"{about.requests:,} requests, loop {about.loop.mode}, {settings.tell()}")
+    with teller.task("replay", about.duration_s) as task:
+
+        def watch(progress: Progress, elapsed_s: float) -> None:
+            task.update(max(0.0, elapsed_s), progress.tell(about.requests))
+
+        log = replay(trace, place, log=output, settings=settings, watch=watch, force=force)
+    return print_summary(summarize(log), as_json=json, strict=strict)
+
+
+def simulate(
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    model: str = "sim",
+    key: str | None = None,
+    truth: Path | None = None,
+    script: Path | None = None,
+) -> int:
+    """Run the embedded OpenAI-compatible endpoint until it is stopped.
+
+    Parameters
+    ----------
+    port
+        Where to listen; 0 takes a free one.
+    host
+        The address to listen on.
+    model
+        The name that it answers to.
+    key
+        Ask clients for this key: env:NAME or file:PATH.
+    truth
+        Also log when each event was really sent, as an Arrow stream.
+    script
+        A TOML file with timing, lengths, capacity and faults.
+    """
+    secret = Target("http://localhost", key=key).read_key()
+    serve(
+        load_script(script),
+        host=host,
+        port=port,
+        model=model,
+        api_key=secret.reveal() if secret else None,
+        truth=truth,
+    )
+    return 0
+
+
+def load_script(path: Path | None) -> Script:
+    """Return the script in a TOML file, or the default one. Raises InputError."""
+    if path is None:
+        return Script()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Script)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as problem:
+        raise InputError(f"{path}: not a script: {problem}") from None
