@@ -77,13 +77,17 @@ class Exchange:
         self.reads += 1
         self.bytes_in += len(data)
         self.last_read_ns = at_ns
-        if self.first_byte_ns == NULL:
-            self.first_byte_ns = at_ns
-        if self.head_ns == NULL and self.response.head_seen:
-            self.head_ns = at_ns
+        if self.head_ns == NULL:
+            self._open(at_ns)
         if gain.events:
             self.count(at_ns, gain)
         return gain
+
+    def _open(self, at_ns: int) -> None:
+        if self.first_byte_ns == NULL:
+            self.first_byte_ns = at_ns
+        if self.response.head_seen:
+            self.head_ns = at_ns
 
     def count(self, at_ns: int, gain: Gain) -> None:
         """Count the events of a read, and stamp the first and last that bore a token."""

@@ -35,6 +35,7 @@ from loadshape.errors import RemoteWireError
 from loadshape.wire.http1 import ResponseParser
 from loadshape.wire.openai import BEARING, Facts, Kind, read_error, read_event
 from loadshape.wire.sse import Event, EventStream
+from loadshape.wire.template import Template, learn_template
 
 Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", "protocol_error", "reset"]
 
@@ -42,6 +43,7 @@ Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_ERROR_CHARACTERS = 200
+LESSONS = 3  # attempts to learn a template: a server that changes more than the content would cost one a chunk
 
 _CONTENT, _USAGE, _DONE, _COMMENT = map(int, (Kind.CONTENT, Kind.USAGE, Kind.DONE, Kind.COMMENT))
 _NOTABLE: Final = int(Kind.FINISH | Kind.USAGE | Kind.DONE | Kind.ERROR)  # what outlives its event
@@ -66,6 +68,7 @@ class Gain(msgspec.Struct, gc=False, frozen=True):
 
 
 NOTHING: Final = Gain()
+ONE_TOKEN: Final = Gain(1, 1, int(Kind.CONTENT))  # what nearly every read of a stream contains
 
 
 class Response:
@@ -81,9 +84,11 @@ class Response:
         "_http",
         "_is_broken",
         "_is_unmetered",
+        "_lessons",
         "_mode",
         "_seen",
         "_stream",
+        "_template",
         "_texts",
         "cached_tokens",
         "complete",
@@ -123,6 +128,8 @@ class Response:
         self._seen = self._ended = 0  # choice indices, as bits
         self._is_broken = False  # the bytes after this point mean nothing
         self._is_unmetered = False  # deltas came since the last completion_tokens
+        self._template: Template | None = None
+        self._lessons = LESSONS
 
     def feed(self, data: bytes) -> Gain:
         """Take the bytes of one read and return what they contained. Never raises."""
@@ -167,10 +174,18 @@ class Response:
         assert stream is not None
         events, deltas, kinds, comments = self.events, self.deltas, 0, stream.comments
         was_unmetered, counted_tokens = self._is_unmetered, self.completion_tokens or 0
+        template = self._template
         try:
             for piece in pieces:
+                if template is not None and stream.is_clear and template.fits(piece):
+                    self.events += 1
+                    self.deltas += 1
+                    self._is_unmetered = True
+                    kinds |= _CONTENT
+                    continue
                 for event in stream.feed(piece):
                     kinds |= self._take(event)
+                template = self._template
         except RemoteWireError as error:
             self._break(str(error))
         if stream.comments != comments:
@@ -179,6 +194,8 @@ class Response:
         if kinds & _USAGE and not (was_unmetered or self._is_unmetered or self._seen & (self._seen - 1)):
             # All deltas of the read are counted and no others. (With several choices, vLLM counts each apart.)
             tokens = max(0, (self.completion_tokens or 0) - counted_tokens)
+        if kinds == _CONTENT and self.events - events == 1:
+            return ONE_TOKEN
         return Gain(self.events - events, self.deltas - deltas, kinds, tokens)
 
     def _take(self, event: Event) -> int:
@@ -192,6 +209,9 @@ class Response:
             self.deltas += 1
             self._is_unmetered = True
         self._seen |= facts.seen
+        if kinds == _CONTENT and self._lessons and self._texts is None:
+            self._lessons -= 1
+            self._template = learn_template(event.data)
         if kinds & _NOTABLE or self._texts is not None or self.request_id is None:
             self._note(facts)
         return kinds
@@ -204,6 +224,7 @@ class Response:
             self._texts.append(facts.text)
         if facts.kinds & _DONE:
             self.is_done = True
+            self._template = None  # what comes now is counted, not read
         for index, reason in facts.finishes.items():
             self._ended |= 1 << index
             self.finish_reason = self.finish_reason or _trim(reason)
@@ -313,6 +334,7 @@ class _OneEvent:
 
     comments = 0
     pending = False
+    is_clear = False
 
     def feed(self, body: bytes) -> list[Event]:
         return [Event("message", body)]

@@ -55,10 +55,10 @@ class EventStream:
         "_at_start",
         "_data",
         "_held_bytes",
-        "_is_clear",
         "_partial",
         "_type",
         "comments",
+        "is_clear",
         "last_event_id",
         "retry_ms",
     )
@@ -69,7 +69,7 @@ class EventStream:
         self.retry_ms: int | None = None
         self._at_start = True  # a BOM may still come
         self._after_cr = False  # the last byte was a CR: an LF now belongs to it
-        self._is_clear = False  # nothing of all that is open: the next byte begins an event
+        self.is_clear = False  # nothing of all that is open: the next byte begins an event
         self._partial = bytearray()  # the line that has not ended
         self._data: list[bytes] = []  # the `data` lines of the event that has not ended
         self._type = ""
@@ -82,7 +82,7 @@ class EventStream:
         """
         data = piece[6:-2]
         if (
-            self._is_clear
+            self.is_clear
             and 10 not in data  # LF; asking for an integer is a memchr, for bytes a substring search
             and 13 not in data
             and b"data: " + data + b"\n\n" == piece  # two copies are cheaper than two method calls
@@ -114,7 +114,7 @@ class EventStream:
         self._partial += rest
         _check_size(self._held_bytes + len(self._partial))
         self._after_cr = piece.endswith(b"\r")
-        self._is_clear = not (self._partial or self._data or self._type or self._after_cr or self._at_start)
+        self.is_clear = not (self._partial or self._data or self._type or self._after_cr or self._at_start)
         return events
 
     def _drop_bom(self, piece: bytes) -> bytes:

@@ -22,9 +22,8 @@ pytestmark = pytest.mark.slow
 TTFT_NS, ITL_NS, TOKENS = 20 * MS, 2 * MS, 8
 SCRIPT = Script(ttft_s=TTFT_NS / 1e9, itl_s=ITL_NS / 1e9)
 SCENES: dict[str, tuple[Trace, dict[str, Any]]] = {
-    "open": (open_loop(150, 4, output_tokens=TOKENS), {"receive": "kernel"}),
+    "open": (open_loop(150, 4, output_tokens=TOKENS), {"receive": "kernel", "processes": 2}),
     "open user": (open_loop(100, 4, output_tokens=TOKENS), {"receive": "user"}),
-    "open two": (open_loop(100, 4, output_tokens=TOKENS), {"processes": 2}),
     "closed": (closed_loop(30, 5, output_tokens=TOKENS), {"processes": 2}),
     "closed thinking": (closed_loop(12, 4, turns=2, think=10, output_tokens=TOKENS), {}),
     "capped": (open_loop(30, 1, cap=3, output_tokens=TOKENS), {}),
@@ -122,10 +121,10 @@ def test_due_times_of_the_plan_are_kept(scenes: dict[str, Scene], name: str) -> 
 
 
 def test_two_processes_share_the_work(scenes: dict[str, Scene]) -> None:
-    log = scenes["open two"].log
+    log = scenes["open"].log
     assert sorted(path.name for path in log.path.glob("worker-*")) == ["worker-00", "worker-01"]
     (worker,) = read_columns(log.requests, "worker")
-    assert np.bincount(worker).tolist() == [50, 50]
+    assert np.bincount(worker).tolist() == [75, 75]
     assert set(log.health["worker"].to_pylist()) == {0, 1}
 
 
@@ -160,8 +159,8 @@ def test_waiting_for_the_cap_is_lateness(scenes: dict[str, Scene]) -> None:
 
 
 def test_a_stall_is_felt_by_all_who_became_due_in_it(tmp_path: Path) -> None:
-    # Coordinated omission: one request at a time, 250 ms each, while one becomes due every 10 ms.
-    service_ns = 250 * MS
+    # Coordinated omission: one request at a time, 150 ms each, while one becomes due every 10 ms.
+    service_ns = 150 * MS
     with running(Script(ttft_s=service_ns / 1e9, itl_s=0.0, max_running=1)) as url:
         log = play(open_loop(8, 10), Target(url), tmp_path / "a.log")
     due_ns, begun_ns, first_ns = read_columns(log.requests, "due_ns", "begun_ns", "first_token_ns")

@@ -48,7 +48,7 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Log]]
     with running(FAULTY) as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr(replayer.secrets, "token_hex", lambda _: "5eed0001")
         yield {
-            network: play(trace, Target(url), folder / f"{network}.log", receive=network, timeout_idle_s=1.5)
+            network: play(trace, Target(url), folder / f"{network}.log", receive=network, timeout_idle_s=1.2)
             for network in NETWORKS
         }
 
@@ -105,24 +105,23 @@ def test_patience_and_the_total_limit(url: str, tmp_path: Path, network: str) ->
         ask(0, output_tokens=4, patience=(60_000, 50)),
     )
     target = Target(url, headers={"x-itl-us": "50000"})
-    log = play(trace, target, tmp_path / "a.log", receive=network, timeout_total_s=1.5)
+    log = play(trace, target, tmp_path / "a.log", receive=network, timeout_total_s=0.8)
     assert outcomes(log) == ["cancelled", "cancelled", "timeout_total", "ok", "ok"]
     errors = log.requests["error"].to_pylist()
     assert errors[0] == "planned: the client gave up after its patience"
     assert errors[1] == "planned: the client had enough tokens"
     due_ns, done_ns, begun_ns = read_columns(log.requests, "due_ns", "done_ns", "begun_ns")
     assert done_ns[0] >= due_ns[0] + 300_000_000
-    assert done_ns[2] >= begun_ns[2] + 1_500_000_000
+    assert done_ns[2] >= begun_ns[2] + 800_000_000
     deltas = np.bincount(*read_columns(log.reads, "request", "deltas"))
     assert 3 <= deltas[1] <= 20
     assert done_ns[1] < done_ns[2]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_no_token_in_time(url: str, tmp_path: Path, network: str) -> None:
+def test_no_token_in_time(url: str, tmp_path: Path) -> None:
     # The limit to the first token is shorter than the one to connect: it must be kept all the same.
     target = Target(url, headers={"x-ttft-us": "30000000"})
-    log = play(open_loop(3, 1), target, tmp_path / "a.log", receive=network, timeout_first_s=0.3)
+    log = play(open_loop(3, 1), target, tmp_path / "a.log", timeout_first_s=0.3)
     assert outcomes(log) == ["timeout_first"] * 3
     sent_ns, done_ns = read_columns(log.requests, "sent_ns", "done_ns")
     assert (done_ns >= sent_ns + 300_000_000).all()
@@ -158,7 +157,7 @@ def test_a_server_that_never_accepts(tmp_path: Path, network: str) -> None:
             client.setblocking(False)
             client.connect_ex(listener.getsockname())
         target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
-        trace = make_trace(ask(700), ask(710))
+        trace = make_trace(ask(400), ask(410))
         log = play(trace, target, tmp_path / "a.log", preflight=False, receive=network, timeout_connect_s=0.3)
         for client in full:
             client.close()
