@@ -103,8 +103,8 @@ def make_trace(case: Case) -> Trace:
 
 REPLAY = """
 import sys, loadshape as ls
-log = ls.replay(sys.argv[1], ls.Target(sys.argv[2]), log=sys.argv[3], preflight=False,
-                settings=ls.Settings(processes=1, spin_us=int(sys.argv[4])))
+log = ls.replay(sys.argv[1], ls.Target(sys.argv[2]), log=sys.argv[3],
+                settings=ls.Settings(processes=1, preflight=False, spin_us=int(sys.argv[4])))
 """
 
 

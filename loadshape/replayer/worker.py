@@ -99,22 +99,17 @@ class Worker:
         report(Ready(receive=self._network.receive, pacing=self._pacer.name, planned=len(self._plan)))
         order = await orders.get()
         if isinstance(order, Start):
-            self._start(order.epoch_ns)
+            _quiet_collector()
+            self._sender.epoch_ns = order.epoch_ns
+            self._next_tick_ns = time.monotonic_ns()
+            self._ticker.arm(self._next_tick_ns)
+            self._arm()
             following = self._loop.create_task(self._follow(orders))
             await self._over
             following.cancel()
         else:
             self._stopped = "stopped before the start"
         return self._finish()
-
-    def _start(self, epoch_ns: int) -> None:
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        self._sender.epoch_ns = epoch_ns
-        self._next_tick_ns = time.monotonic_ns()
-        self._ticker.arm(self._next_tick_ns)
-        self._arm()
 
     async def _follow(self, orders: asyncio.Queue[Start | Stop | None]) -> None:
         while True:
@@ -139,12 +134,21 @@ class Worker:
             while time.monotonic_ns() < due_at_ns:
                 self._network.drain()
         self._sender.wake()
+        if min(self._ledger.next_deadline_ns(), self._cut_at_ns) <= self._sender.now_ns():
+            self._loop.call_soon(self._expire)  # after the sockets that are ready together with the pacer
+        self._ready()
+
+    def _expire(self) -> None:
+        """End what is too late, after a look at all that has arrived: a stall of ours is nobody's silence."""
+        self._network.drain()
+        while self._decoder.decode_slice():
+            pass
         now_ns = self._sender.now_ns()
         self._ledger.expire(now_ns)
         if now_ns >= self._cut_at_ns:
             self._scheduler.stop()
             self._ledger.cut(self._stopped or "cut at the end of the run", now_ns)
-        self._ready()
+        self._arm()
 
     def _ready(self) -> None:
         """Drain the sockets, decode a slice, and come back for the rest."""
@@ -234,6 +238,12 @@ class Worker:
         outcomes = {outcome.name: count for outcome, count in self._ledger.counts.items()}
         shards = describe_shards(Path(self._job.log), writers)
         return Done(shards=shards, outcomes=outcomes, ended_ns=now_ns, stopped=self._stopped)
+
+
+def _quiet_collector() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def describe_progress(sender: Sender, ledger: Ledger, decoder: Decoder) -> Progress:

@@ -46,7 +46,7 @@ class ResponseParser:
     parser is complete by itself (`complete`), or when `end_of_stream` is told that the connection ended.
     """
 
-    __slots__ = ("__weakref__", "_http", "_listener", "_overhead_bytes", "complete", "truncated")
+    __slots__ = ("__weakref__", "_http", "_listener", "_overhead_bytes", "complete", "is_between", "truncated")
 
     def __init__(self) -> None:
         self._listener = _Listener()
@@ -55,6 +55,7 @@ class ResponseParser:
         self._overhead_bytes = 0
         self.complete = False  # the last byte of the response is here
         self.truncated = False  # the connection ended first
+        self.is_between = False  # a chunk has just ended, so the next byte begins another one
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the pieces of body in *data*: one per HTTP chunk, or per part of a chunk, never empty.
@@ -75,6 +76,7 @@ class ResponseParser:
                 raise RemoteWireError(listener.fault or f"not HTTP/1.1: {error}") from None
             listener.surplus = True
         self.complete = listener.complete
+        self.is_between = listener.is_between and data.endswith(b"\r\n")
         if pieces:
             self._overhead_bytes = 0
             if listener.surplus:
@@ -151,6 +153,7 @@ class _Listener:
         "framing",
         "head_seen",
         "headers",
+        "is_between",
         "keep_alive",
         "n_pieces",
         "on_body",
@@ -173,6 +176,7 @@ class _Listener:
         self.status = 0
         self.framing: Framing = "none"
         self.head_seen = False
+        self.is_between = False  # no chunk is open, and one may follow
         self.complete = False
         self.keep_alive = False
         self.surplus = False
@@ -199,11 +203,19 @@ class _Listener:
             return
         self.status, self.head_seen = status, True
         self.framing = _frame(status, self.headers)
+        self.is_between = self.framing == "chunked"
+
+    def on_chunk_header(self) -> None:
+        self.is_between = False
+
+    def on_chunk_complete(self) -> None:
+        self.is_between = not self.complete
 
     def on_message_complete(self) -> None:
         if not self.head_seen or self.complete:
             return
         self.complete = True
+        self.is_between = False
         self.n_pieces = len(self.pieces)
         self.keep_alive = bool(self._http().should_keep_alive())
 

@@ -133,6 +133,12 @@ class Response:
 
     def feed(self, data: bytes) -> Gain:
         """Take the bytes of one read and return what they contained. Never raises."""
+        template, stream = self._template, self._stream
+        if template and stream and stream.is_clear and self._http.is_between and template.fits_read(data):
+            self.events += 1
+            self.deltas += 1
+            self._is_unmetered = True
+            return ONE_TOKEN
         if self.complete:
             if not self._is_broken:
                 self._http.feed(data)  # notes the surplus
@@ -289,6 +295,7 @@ class Response:
     def _conclude(self, gain: Gain, *, cut: str | None = None) -> Gain:
         """Decide the outcome now that nothing more comes; *cut* says how the connection ended, if it did."""
         self.complete = True
+        self._template = None
         if self._mode == "error":
             self.error = _trim(_describe_failure(self._http, bytes(self._body)))
         elif self._http.complete and self._body:
@@ -320,6 +327,7 @@ class Response:
     def _break(self, fault: str) -> None:
         """Give up on the bytes of this connection."""
         self.complete = self._is_broken = True
+        self._template = None
         self._decide("protocol_error", fault)
 
     def _decide(self, outcome: Outcome, error: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -81,6 +82,48 @@ def test_a_stream_reads_the_same_with_and_without(contents: list[bytes], data: b
     assert gains[0] == gains[1]
     for name in ("events", "deltas", "outcome", "complete", "error", "request_id"):
         assert getattr(fast, name) == getattr(plain, name)
+
+
+@given(
+    st.lists(st.binary(max_size=8), min_size=1, max_size=6),
+    st.lists(st.integers(0, 400), max_size=8),
+    st.sampled_from([b"%x", b"%X", b"0%x", b"%x;a=b"]),
+)
+def test_cuts_and_framing_do_not_matter(contents: list[bytes], cuts: list[int], size: bytes) -> None:
+    bodies = [b"data: " + CHAT.replace(b" fjord", content) + b"\n\n" for content in (b" fjord", *contents)]
+    wire = b"".join((size % len(body)) + b"\r\n" + body + b"\r\n" for body in bodies) + b"0\r\n\r\n"
+    whole = Response(keep_text=True)
+    whole.feed(HEAD + wire)
+    apart = Response()
+    edges = sorted({0, len(wire), *(cut for cut in cuts if cut < len(wire))})
+    apart.feed(HEAD)
+    for start, end in itertools.pairwise(edges):
+        apart.feed(wire[start:end])
+    for name in ("events", "deltas", "outcome", "complete", "error"):
+        assert getattr(apart, name) == getattr(whole, name)
+
+
+def test_a_chunk_of_another_size_than_it_says_is_parsed() -> None:
+    response = Response()
+    response.feed(HEAD)
+    body = b"data: " + CHAT + b"\n\n"
+    response.feed(chunk(body))
+    assert learn(CHAT).fits_read(chunk(body))
+    assert not learn(CHAT).fits_read(b"%x\r\n%b\r\n" % (len(body) - 1, body))
+    assert not learn(CHAT).fits_read(chunk(body)[:-1])
+    response.feed(b"%x\r\n%b\r\n" % (len(body) - 1, body))
+    assert response.outcome == "protocol_error"
+
+
+def test_inside_a_chunk_what_looks_like_a_chunk_is_content() -> None:
+    body = b"data: " + CHAT + b"\n\n"
+    inner = chunk(body)
+    response = Response()
+    response.feed(HEAD + chunk(body))
+    response.feed(b"%x\r\n" % len(inner))
+    assert response.feed(inner).events == 1
+    assert response.feed(b"\r\n" + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n").events == 1
+    assert response.outcome == "ok"
 
 
 def test_a_server_that_changes_more_than_the_content_is_parsed() -> None:
