@@ -43,6 +43,7 @@ class BodyBuilder:
     """Turns rows of a trace into HTTP/1.1 requests for *target*."""
 
     def __init__(self, trace: Trace, target: Target, *, run: str, key: Secret | None, extra: dict[str, Any]) -> None:
+        self.key = key
         self._rows = _Rows(trace)
         self._kinds = trace.segments["kind"].cast(pa.string()).to_pylist()
         self._texts = trace.segments["text"].combine_chunks()

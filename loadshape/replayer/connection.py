@@ -25,9 +25,12 @@ Inbox = deque[Arrival]
 
 
 class Connection:
-    """One TCP connection; `handle` is a socket or an asyncio transport."""
+    """One TCP connection; `handle` is a socket or an asyncio transport.
 
-    __slots__ = ("exchange", "handle", "idle_since_ns", "number", "open", "outgoing", "receive", "requests")
+    `open` says that it may be written to: it is connected, and the end of its stream has not come.
+    """
+
+    __slots__ = ("closed", "exchange", "handle", "idle_since_ns", "number", "open", "outgoing", "receive", "requests")
 
     def __init__(self, number: int, handle: Any) -> None:
         self.number = number
@@ -38,6 +41,7 @@ class Connection:
         self.idle_since_ns = 0
         self.requests = 0
         self.open = False
+        self.closed = False
 
 
 class Owner(Protocol):

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import time
-
 from loadshape.log import Outcome
 from loadshape.plan import NULL
 from loadshape.replayer.connection import Network
@@ -43,7 +41,7 @@ class Decoder:
                 self._look_up(seen_ns)
             exchange = connection.exchange
             if exchange is None:
-                if connection.open:
+                if not connection.closed:
                     self._sender.lines.drop(connection)
             elif isinstance(what, bytes) and what:
                 self._absorb(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
@@ -52,7 +50,7 @@ class Decoder:
         return bool(inbox)
 
     def _look_up(self, seen_ns: int) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._sender.clock.now_ns()
         self.worst_lag_ns = max(self.worst_lag_ns, now_ns - seen_ns)
         if now_ns >= self._network.due_at_ns:
             self._sender.wake()
@@ -80,4 +78,4 @@ class Decoder:
             outcome, error = Outcome.reset, "closed before an answer"
             if exchange.reused == 1:
                 error += "; the connection was reused, so the server may have closed it as idle"
-        self._ledger.end(exchange, outcome, error, at_ns)
+        self._ledger.end(exchange, outcome, error, max(at_ns, exchange.sent_ns))

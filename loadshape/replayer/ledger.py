@@ -26,10 +26,17 @@ class Ledger:
     """Enters, watches and ends the requests of one plan. All times are ns since the epoch."""
 
     def __init__(
-        self, plan: Plan, scheduler: Scheduler, limits: Limits, rows: RowWriter, worker: int, key: Secret | None = None
+        self,
+        plan: Plan,
+        scheduler: Scheduler,
+        limits: Limits,
+        rows: RowWriter,
+        lines: Lines,
+        worker: int = 0,
+        key: Secret | None = None,
     ) -> None:
+        self.lines = lines
         self.counts: Counter[Outcome] = Counter()
-        self.lines: Lines | None = None
         self._plan = plan
         self._scheduler = scheduler
         self._limits = limits
@@ -67,7 +74,7 @@ class Ledger:
         if self._in_flight.pop(position, None) is None:
             return
         connection = exchange.connection
-        if connection is not None and self.lines is not None:
+        if connection is not None:
             response = exchange.response
             self.lines.release(connection, reusable=response.complete and response.reusable and not connection.outgoing)
         if error is not None and self._key is not None:

@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-import time
-
+from loadshape.clock import Clock
 from loadshape.replayer.connection import Connection, Network
 from loadshape.replayer.pool import Pool
 
@@ -20,8 +19,9 @@ PAUSE_NS = 1_000_000_000  # nothing is opened ahead for so long after an attempt
 class Lines:
     """Takes connections from the pool, opens them ahead, and puts them back or closes them."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, clock: Clock) -> None:
         self._network = network
+        self._clock = clock
         self._pool: Pool[Connection] = Pool()
         self._opening = 0
         self._open = 0
@@ -39,7 +39,10 @@ class Lines:
 
     def take(self, now_ns: int) -> Connection | None:
         """Return an idle connection that is fit for use at *now_ns* (monotonic)."""
-        return self._pool.take(now_ns)
+        connection = self._pool.take(now_ns)
+        while connection is not None and not connection.open:  # its end has come and is still in the inbox
+            connection = self._pool.take(now_ns)
+        return connection
 
     def dial(self) -> Connection:
         """Open a connection for a request that cannot wait for the pool. Raises OSError."""
@@ -50,7 +53,7 @@ class Lines:
     def dial_ahead(self, wanted: int) -> bool:
         """Open a few of the connections that lack until *wanted* are idle or opening; True when more lack."""
         missing = min(wanted - len(self._pool), OPENING_AT_ONCE) - self._opening
-        if missing <= 0 or time.monotonic_ns() < self._paused_until_ns:
+        if missing <= 0 or self._clock.now_ns() < self._paused_until_ns:
             return False
         for _ in range(min(missing, DIALS_A_SLICE)):
             try:
@@ -63,20 +66,20 @@ class Lines:
     def keep(self, connection: Connection) -> None:
         """Take a connection that was opened ahead into the pool."""
         self._opening -= 1
-        self._pool.put(connection, time.monotonic_ns())
+        self._pool.put(connection, self._clock.now_ns())
 
     def lose(self, connection: Connection) -> None:
         """Count out a connection that could not be opened."""
         self._open -= 1
         if connection.exchange is None:
             self._opening -= 1
-            self._paused_until_ns = time.monotonic_ns() + PAUSE_NS
+            self._paused_until_ns = self._clock.now_ns() + PAUSE_NS
 
     def release(self, connection: Connection, *, reusable: bool) -> None:
         """Take back the connection of a request that ended."""
         connection.exchange = None
-        if reusable:
-            self._pool.put(connection, time.monotonic_ns())
+        if reusable and connection.open:
+            self._pool.put(connection, self._clock.now_ns())
         else:
             self._close(connection)
 
@@ -87,9 +90,10 @@ class Lines:
 
     def close_idle(self) -> None:
         """Close the connections that have been idle for too long."""
-        for connection in self._pool.expire(time.monotonic_ns()):
+        for connection in self._pool.expire(self._clock.now_ns()):
             self._close(connection)
 
     def _close(self, connection: Connection) -> None:
+        connection.closed = True
         self._open -= 1
         self._network.close(connection)

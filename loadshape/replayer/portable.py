@@ -105,6 +105,8 @@ class Portable:
         seen_ns = time.monotonic_ns()
         if connection.number not in self._open:
             return
+        if not isinstance(what, bytes) or not what:
+            connection.open = False
         if not self.inbox:
             self._loop.call_soon(self._ready)
         self.inbox.append((connection, seen_ns, seen_ns, what))

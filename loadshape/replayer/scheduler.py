@@ -43,6 +43,11 @@ class Scheduler:
             self._refill_slot(0)
 
     @property
+    def planned(self) -> int:
+        """Requests of the plan."""
+        return len(self._plan)
+
+    @property
     def in_flight(self) -> int:
         """Requests released and not yet finished."""
         return self._in_flight

@@ -9,16 +9,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from itertools import islice
 
+from loadshape.clock import Clock
 from loadshape.log import Outcome
 from loadshape.plan import Plan
 from loadshape.replayer.body import BodyBuilder
 from loadshape.replayer.connection import Connection, Network, translate_error
 from loadshape.replayer.exchange import Exchange
 from loadshape.replayer.ledger import Ledger
-from loadshape.replayer.lines import Lines
 from loadshape.replayer.scheduler import NEVER, Scheduler
 
 BODIES_AHEAD_NS = 2_000_000_000
@@ -30,11 +29,14 @@ BODIES_A_SLICE = 4  # a short one costs 30 us
 class Sender:
     """Begins and sends the requests of one plan."""
 
-    def __init__(self, plan: Plan, scheduler: Scheduler, ledger: Ledger, bodies: BodyBuilder, network: Network) -> None:
-        self.epoch_ns = time.monotonic_ns() + 3600 * 10**9  # far ahead until the start is known
+    def __init__(
+        self, plan: Plan, scheduler: Scheduler, ledger: Ledger, bodies: BodyBuilder, network: Network, clock: Clock
+    ) -> None:
+        self.clock = clock
+        self.epoch_ns = clock.now_ns() + 3600 * 10**9  # far ahead until the start is known
         self.begun = 0
         self.worst_late_ns = 0
-        self.lines = Lines(network)
+        self.lines = ledger.lines
         self._plan = plan
         self._scheduler = scheduler
         self._ledger = ledger
@@ -44,7 +46,7 @@ class Sender:
 
     def now_ns(self) -> int:
         """Return the time since the epoch."""
-        return time.monotonic_ns() - self.epoch_ns
+        return self.clock.now_ns() - self.epoch_ns
 
     def wake(self) -> None:
         """Begin everything that is due. Called by the pacer, and from the middle of a drain."""

@@ -150,6 +150,7 @@ class Streams:
         """Stop listening to a stream that is over, so that it does not stay ready for ever."""
         with contextlib.suppress(OSError):
             self._epoll.unregister(connection.handle.fileno())
+        connection.open = False
         now_ns = time.monotonic_ns()
         self.inbox.append((connection, now_ns, now_ns, how))
 

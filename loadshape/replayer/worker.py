@@ -1,10 +1,9 @@
-# One process: a loop, a plan, a network, a log.
+# One process around a player: a loop, a network, a log, and orders.
 #
-# Law: the order of importance is send, read, decode, everything else.
+# Law: the worker makes the parts, joins them, and looks after itself ten times a second; what is played is
+# the player's business.
 #
-#     pacer ----> fired ---> sender.wake: scheduler.release -> begin -> network.send
-#     sockets --> ready ---> network.drain -> inbox -> decoder.decode_slice -> recorder
-#     10 Hz ----> tick ----> health row, connections and bodies ahead, flush, progress
+#     10 Hz ----> tick ----> health row, work ahead, flush, progress
 #     stdin ----> orders --> start, stop; the end of it means that the coordinator is gone
 #
 # The collector is frozen and off: a full collection stops the loop for 125 ms with 1.4 million objects, and
@@ -23,154 +22,83 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from loadshape.errors import InputError, LoadshapeError
-from loadshape.log import HEALTH, READS, REQUESTS, Outcome
+from loadshape.log import HEALTH, READS, REQUESTS
 from loadshape.pacer import make_pacer, tighten_timers
 from loadshape.plan import split_total, split_trace
 from loadshape.replayer.body import BodyBuilder
 from loadshape.replayer.connection import Network
-from loadshape.replayer.decoder import Decoder
 from loadshape.replayer.health import Vitals
-from loadshape.replayer.job import Done, Failed, Job, Progress, Ready, Report, Start, Stop, read_order, write_line
-from loadshape.replayer.ledger import Ledger
-from loadshape.replayer.limits import Limits
+from loadshape.replayer.job import Done, Failed, Job, Ready, Report, Start, Stop, read_order, write_line
+from loadshape.replayer.player import Player, Share
 from loadshape.replayer.portable import Portable
 from loadshape.replayer.recorder import RowWriter, WriterThread, describe_shards
-from loadshape.replayer.scheduler import NEVER, Scheduler
-from loadshape.replayer.sender import Sender
 from loadshape.replayer.streams import Streams
 from loadshape.trace import Trace
-from loadshape.units import to_ns
 
 TICK_NS = 100_000_000
 FLUSH_TICKS = 10
 TABLE_DESCRIPTORS = 65_536  # 0.5 MB of the kernel's memory
 JOB_BYTES = 64 << 20  # a job is one line, and its settings may hold tool schemas
 
+Orders = asyncio.Queue[Start | Stop | None]
+
 
 class Worker:
     """Replays one share of a trace; `run` is its whole life."""
 
-    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop, report: Callable[[Report], None]) -> None:
         self._job = job
         self._loop = loop
-        folder = Path(job.log) / f"worker-{job.worker:02d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        trace = Trace.open(job.trace)
-        workers = job.settings.processes
-        self._plan = plan = split_trace(trace, job.worker, workers)
+        self._report = report
         self._writer = WriterThread()
-        self._requests = RowWriter(folder / "requests.arrows", REQUESTS, self._writer)
-        self._reads = RowWriter(folder / "reads.arrows", READS, self._writer)
-        self._health = RowWriter(folder / "health.arrows", HEALTH, self._writer)
+        self._requests, self._reads, self._health = _make_rows(job, self._writer)
         self._network = _make_network(job, loop)
-        spread = {
-            name: split_total(getattr(trace.manifest.loop, name), job.worker, workers) for name in ("slots", "cap")
-        }
-        self._scheduler = Scheduler(plan, **spread)
-        key = job.target.read_key()
-        bodies = BodyBuilder(trace, job.target, run=job.run, key=key, extra=job.settings.body)
-        self._ledger = Ledger(plan, self._scheduler, Limits(job.settings), self._requests, job.worker, key)
-        self._sender = Sender(plan, self._scheduler, self._ledger, bodies, self._network)
-        self._ledger.lines = self._sender.lines
-        self._decoder = Decoder(self._network, self._sender, self._ledger, self._reads)
-        self._pacer = make_pacer(
-            loop, self._fired, portable=self._network.receive == "user" and sys.platform != "linux"
-        )
+        self._player = _make_player(job, self._network, (self._requests, self._reads))
+        is_portable = self._network.receive == "user" and sys.platform != "linux"
+        self._pacer = make_pacer(loop, self._player.fired, portable=is_portable)
         self._ticker = make_pacer(loop, self._tick)
         self._vitals = Vitals()
         self._offset_ns = self._network.tune()
         self._ticks = 0
         self._next_tick_ns = 0
-        self._cut_at_ns = NEVER
-        self._stopped: str | None = None
-        self._is_continuing = False
-        self._over = loop.create_future()
+        self._over: asyncio.Future[None] = loop.create_future()
 
-    async def run(self, orders: asyncio.Queue[Start | Stop | None], report: Any) -> Done:
+    async def run(self, orders: Orders) -> Done:
         """Open ahead, say that we are ready, replay from the epoch on, close the log, and return what was done."""
-        self._report = report
         self._writer.open(self._requests, self._reads, self._health)
-        self._network.listen(self._sender, self._ready)
-        await self._sender.warm_up()
-        report(Ready(receive=self._network.receive, pacing=self._pacer.name, planned=len(self._plan)))
+        self._player.attach(self._pacer, self._loop.call_soon, lambda: self._over.set_result(None))
+        await self._player.sender.warm_up()
+        planned = self._player.scheduler.planned
+        self._report(Ready(receive=self._network.receive, pacing=self._pacer.name, planned=planned))
         order = await orders.get()
         if isinstance(order, Start):
-            _quiet_collector()
-            self._sender.epoch_ns = order.epoch_ns
-            self._next_tick_ns = time.monotonic_ns()
-            self._ticker.arm(self._next_tick_ns)
-            self._arm()
+            self._start(order.epoch_ns)
             following = self._loop.create_task(self._follow(orders))
             await self._over
             following.cancel()
         else:
-            self._stopped = "stopped before the start"
+            self._player.stopped = "stopped before the start"
         return self._finish()
 
-    async def _follow(self, orders: asyncio.Queue[Start | Stop | None]) -> None:
+    def _start(self, epoch_ns: int) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._next_tick_ns = time.monotonic_ns()
+        self._ticker.arm(self._next_tick_ns)
+        self._player.start(epoch_ns)
+
+    async def _follow(self, orders: Orders) -> None:
         while True:
             order = await orders.get()
             if isinstance(order, Stop):
-                self._stop(order.reason, order.grace_s)
+                self._player.stop(order.reason, order.grace_s)
             elif order is None:
-                self._stop("the coordinator is gone", 0.0)
-
-    def _stop(self, reason: str, grace_s: float) -> None:
-        self._stopped = self._stopped or reason
-        self._scheduler.stop()
-        self._cut_at_ns = min(self._cut_at_ns, self._sender.now_ns() + to_ns(grace_s))
-        self._arm()
-
-    # What the loop calls
-
-    def _fired(self) -> None:
-        """Act on the pacer: read on until the very instant if asked to, then begin what is due."""
-        due_at_ns = self._network.due_at_ns
-        if due_at_ns - time.monotonic_ns() <= self._job.settings.spin_us * 1000:
-            while time.monotonic_ns() < due_at_ns:
-                self._network.drain()
-        self._sender.wake()
-        if min(self._ledger.next_deadline_ns(), self._cut_at_ns) <= self._sender.now_ns():
-            self._loop.call_soon(self._expire)  # after the sockets that are ready together with the pacer
-        self._ready()
-
-    def _expire(self) -> None:
-        """End what is too late, after a look at all that has arrived: a stall of ours is nobody's silence."""
-        self._network.drain()
-        while self._decoder.decode_slice():
-            pass
-        now_ns = self._sender.now_ns()
-        self._ledger.expire(now_ns)
-        if now_ns >= self._cut_at_ns:
-            self._scheduler.stop()
-            self._ledger.cut(self._stopped or "cut at the end of the run", now_ns)
-        self._arm()
-
-    def _ready(self) -> None:
-        """Drain the sockets, decode a slice, and come back for the rest."""
-        self._network.drain()
-        if self._decoder.decode_slice() and not self._is_continuing:
-            self._is_continuing = True
-            self._loop.call_soon(self._continue)
-        self._arm()
-
-    def _continue(self) -> None:
-        self._is_continuing = False
-        self._ready()
-
-    def _arm(self) -> None:
-        self._sender.look_ahead()
-        if len(self._ledger) == 0 and self._scheduler.next_due_ns() == NEVER and not self._over.done():
-            self._over.set_result(None)
-            return
-        next_ns = self._scheduler.next_due_ns() - self._job.settings.spin_us * 1000
-        next_ns = min(next_ns, self._ledger.next_deadline_ns(), self._cut_at_ns)
-        if next_ns < NEVER // 2:
-            self._pacer.arm(next_ns + self._sender.epoch_ns)
+                self._player.stop("the coordinator is gone", 0.0)
 
     def _tick(self) -> None:
         """Ten times a second: look after ourselves."""
@@ -183,81 +111,65 @@ class Worker:
             self._offset_ns = self._network.tune()
             for rows in (self._requests, self._reads, self._health):
                 rows.flush()
-        self._check_end(now_ns - self._sender.epoch_ns)
-        self._sender.lines.close_idle()
-        self._work_ahead()
+        self._check_log()
+        self._player.check_end()
+        self._player.sender.lines.close_idle()
+        self._player.work_ahead()
         gc.collect(0)
         self._record_health(now_ns, lag_ns)
-        self._report(describe_progress(self._sender, self._ledger, self._decoder))
+        self._report(self._player.describe_progress())
 
-    def _work_ahead(self) -> None:
-        if self._sender.work_ahead(self._sender.now_ns()):
-            self._loop.call_soon(self._work_ahead)
-
-    def _check_end(self, now_ns: int) -> None:
+    def _check_log(self) -> None:
         if self._writer.behind:
-            self._stop("stopped: the log could not be written as fast as it grew", 0.0)
+            self._player.stop("stopped: the log could not be written as fast as it grew", 0.0)
         elif self._writer.error is not None:
-            self._stop(f"stopped: the log cannot be written: {self._writer.reason}", 0.0)
-        grace_s = self._job.settings.grace_s
-        if grace_s is not None and self._cut_at_ns == NEVER and self._scheduler.drained:
-            self._cut_at_ns = now_ns + to_ns(grace_s)
-            self._arm()
-
-    # Accounts
+            self._player.stop(f"stopped: the log cannot be written: {self._writer.reason}", 0.0)
 
     def _record_health(self, now_ns: int, lag_ns: int) -> None:
+        player = self._player
         values = self._vitals.sample() | {
             "worker": self._job.worker,
-            "at_ns": now_ns - self._sender.epoch_ns,
+            "at_ns": now_ns - player.sender.epoch_ns,
             "loop_lag_ns": lag_ns,
-            "decode_lag_ns": self._decoder.worst_lag_ns,
+            "decode_lag_ns": player.decoder.worst_lag_ns,
             "realtime_offset_ns": self._offset_ns,
-            "in_flight": len(self._ledger),
-            "connections": self._sender.lines.open,
+            "in_flight": len(player.ledger),
+            "connections": player.sender.lines.open,
             "backlog_rows": self._writer.backlog_rows + self._reads.pending + self._requests.pending,
         }
-        self._decoder.worst_lag_ns = 0
+        player.decoder.worst_lag_ns = 0
         if values["at_ns"] >= 0:
             self._health.append(*(values[name] for name in HEALTH.names))
 
     def _finish(self) -> Done:
         """Give every request its row, close the files, and say what is in them."""
-        now_ns = max(0, self._sender.now_ns())
         self._writer.is_patient = True
-        self._ledger.cut(self._stopped or "cut at the end of the run", now_ns)
-        self._ledger.close(self._stopped or "its predecessor failed, or the run ended first")
+        ended_ns = self._player.finish()
         for pacer in (self._pacer, self._ticker):
             pacer.close()
-        self._network.shut()
         self._vitals.close()
         writers = [self._requests, self._reads, self._health]
         for rows in writers:
             rows.flush()
         self._writer.close()
-        outcomes = {outcome.name: count for outcome, count in self._ledger.counts.items()}
+        outcomes = {outcome.name: count for outcome, count in self._player.ledger.counts.items()}
         shards = describe_shards(Path(self._job.log), writers)
-        return Done(shards=shards, outcomes=outcomes, ended_ns=now_ns, stopped=self._stopped)
+        return Done(shards=shards, outcomes=outcomes, ended_ns=ended_ns, stopped=self._player.stopped)
 
 
-def _quiet_collector() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+def _make_rows(job: Job, writer: WriterThread) -> list[RowWriter]:
+    folder = Path(job.log) / f"worker-{job.worker:02d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    schemas = {"requests": REQUESTS, "reads": READS, "health": HEALTH}
+    return [RowWriter(folder / f"{name}.arrows", schema, writer) for name, schema in schemas.items()]
 
 
-def describe_progress(sender: Sender, ledger: Ledger, decoder: Decoder) -> Progress:
-    """Return the counts so far, and the worst lateness since this was asked last."""
-    late_ns, sender.worst_late_ns = sender.worst_late_ns, 0
-    ended = ledger.counts.total()
-    return Progress(
-        begun=sender.begun,
-        ended=ended,
-        failed=ended - ledger.counts[Outcome.ok],
-        in_flight=len(ledger),
-        reads=decoder.reads,
-        late_ns=late_ns,
-    )
+def _make_player(job: Job, network: Network, rows: tuple[RowWriter, RowWriter]) -> Player:
+    trace, workers = Trace.open(job.trace), job.settings.processes
+    loop = trace.manifest.loop
+    share = Share(job.worker, *(split_total(total, job.worker, workers) for total in (loop.slots, loop.cap)))
+    bodies = BodyBuilder(trace, job.target, run=job.run, key=job.target.read_key(), extra=job.settings.body)
+    return Player(split_trace(trace, job.worker, workers), network, bodies, rows, job.settings, share=share)
 
 
 def _make_network(job: Job, loop: asyncio.AbstractEventLoop) -> Network:
@@ -282,9 +194,9 @@ async def serve_orders() -> int:
     try:
         job = read_order(await reader.readline())
         assert isinstance(job, Job)
-        orders: asyncio.Queue[Start | Stop | None] = asyncio.Queue()
+        orders: Orders = asyncio.Queue()
         reading = loop.create_task(_read_orders(reader, orders))
-        report(await Worker(job, loop).run(orders, report))
+        report(await Worker(job, loop, report).run(orders))
         reading.cancel()
     except (LoadshapeError, OSError) as error:
         report(Failed(reason=str(error), is_input=isinstance(error, InputError)))
@@ -292,7 +204,7 @@ async def serve_orders() -> int:
     return 0
 
 
-async def _read_orders(reader: asyncio.StreamReader, orders: asyncio.Queue[Start | Stop | None]) -> None:
+async def _read_orders(reader: asyncio.StreamReader, orders: Orders) -> None:
     while line := await reader.readline():
         order = read_order(line)
         if not isinstance(order, Job):

@@ -27,12 +27,14 @@ from __future__ import annotations
 import functools
 import json
 from enum import IntFlag
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from loadshape.errors import RemoteWireError
-from loadshape.wire.sse import Event
+
+if TYPE_CHECKING:
+    from loadshape.wire.sse import Event
 
 
 class Kind(IntFlag):

@@ -14,7 +14,8 @@ import pytest
 
 from loadshape.errors import LogError
 from loadshape.log import Log
-from loadshape.replayer import replay
+from loadshape.replayer import Settings, replay
+from loadshape.replayer.job import Progress
 from loadshape.target import Target
 from traces import open_loop
 
@@ -195,3 +196,24 @@ def test_a_run_in_a_thread_of_its_own(url: str, tmp_path: Path) -> None:
     thread.start()
     thread.join(60)
     assert done[0].manifest.outcomes == {"ok": 5}
+
+
+@pytest.mark.parametrize("network", ["kernel", "user"])
+def test_a_stall_of_our_own_is_not_taken_for_silence_of_the_server(url: str, tmp_path: Path, network: str) -> None:
+    # The worker is stopped for longer than the limit while answers go on arriving at its sockets.
+    log, stalls = tmp_path / "a.log", []
+
+    def stall(progress: Progress, _elapsed_s: float) -> None:
+        if progress.reads > 20 and not stalls:
+            stalls.extend(find_workers(log))
+            os.kill(stalls[0], signal.SIGSTOP)
+            time.sleep(0.8)
+            os.kill(stalls[0], signal.SIGCONT)
+
+    target = Target(url, headers={"x-itl-us": "20000"})
+    settings = Settings(receive=network, timeout_idle_s=0.5)
+    trace = open_loop(20, 5, output_tokens=70)
+    played = replay(trace, target, log=log, processes=1, settings=settings, watch=stall)
+    check_books(played)
+    assert len(stalls) == 1
+    assert played.manifest.outcomes == {"ok": 20}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from loadshape.clock import FakeClock
 from loadshape.replayer.body import Prepared
 from loadshape.replayer.connection import Connection
 from loadshape.replayer.exchange import Exchange
@@ -24,6 +23,7 @@ class Notes:
         if self.is_exhausted:
             raise OSError(24, "Too many open files")
         self.opened.append(Connection(len(self.opened), None))
+        self.opened[-1].open = True
         return self.opened[-1]
 
     def close(self, connection: Connection) -> None:
@@ -36,8 +36,13 @@ def notes() -> Notes:
 
 
 @pytest.fixture
-def lines(notes: Notes) -> Lines:
-    return Lines(notes)  # type: ignore[arg-type]
+def clock() -> FakeClock:
+    return FakeClock(5_000_000_000)
+
+
+@pytest.fixture
+def lines(notes: Notes, clock: FakeClock) -> Lines:
+    return Lines(notes, clock)  # type: ignore[arg-type]
 
 
 def dial_all(lines: Lines, wanted: int) -> None:
@@ -54,16 +59,16 @@ def warm(lines: Lines, notes: Notes, count: int) -> list[Connection]:
     return notes.opened[-count:]
 
 
-def test_what_is_opened_ahead_is_there_when_needed(lines: Lines, notes: Notes) -> None:
+def test_what_is_opened_ahead_is_there_when_needed(lines: Lines, notes: Notes, clock: FakeClock) -> None:
     lines.dial_ahead(2)
     assert (lines.opening, lines.open) == (2, 2)
-    assert lines.take(time.monotonic_ns()) is None  # not up yet
+    assert lines.take(clock.now_ns()) is None  # not up yet
     first, second = notes.opened
     lines.keep(first)
     assert (lines.opening, lines.open) == (1, 2)
-    assert lines.take(time.monotonic_ns()) is first
+    assert lines.take(clock.now_ns()) is first
     lines.keep(second)
-    assert lines.take(time.monotonic_ns()) is second
+    assert lines.take(clock.now_ns()) is second
 
 
 def test_only_what_is_missing_is_opened(lines: Lines, notes: Notes) -> None:
@@ -113,30 +118,40 @@ def test_without_descriptors_opening_ahead_gives_up_quietly(lines: Lines, notes:
 
 
 @pytest.mark.parametrize("reusable", [True, False])
-def test_what_becomes_of_the_connection_of_a_request_that_ended(lines: Lines, notes: Notes, reusable: bool) -> None:
+def test_what_becomes_of_the_connection_of_a_request_that_ended(
+    lines: Lines, notes: Notes, reusable: bool, clock: FakeClock
+) -> None:
     connection = lines.dial()
     connection.exchange = Exchange(0, 0, Prepared([b""], 0))
     lines.release(connection, reusable=reusable)
     assert connection.exchange is None
-    assert (lines.take(time.monotonic_ns()) is connection) is reusable
+    assert (lines.take(clock.now_ns()) is connection) is reusable
     assert (notes.closed == [connection]) is not reusable
     assert lines.open == int(reusable)
 
 
-def test_a_dropped_connection_is_closed_and_forgotten(lines: Lines, notes: Notes) -> None:
+def test_a_connection_whose_end_has_come_is_not_taken(lines: Lines, notes: Notes, clock: FakeClock) -> None:
+    older, newer = warm(lines, notes, 2)
+    newer.open = False  # the network has seen its end; the decoder has not come to it
+    assert lines.take(clock.now_ns()) is older
+    assert lines.take(clock.now_ns()) is None
+    lines.drop(newer)
+    assert notes.closed == [newer]
+
+
+def test_a_dropped_connection_is_closed_and_forgotten(lines: Lines, notes: Notes, clock: FakeClock) -> None:
     (connection,) = warm(lines, notes, 1)
     lines.drop(connection)
     assert notes.closed == [connection]
-    assert lines.take(time.monotonic_ns()) is None
+    assert lines.take(clock.now_ns()) is None
     assert lines.open == 0
 
 
-def test_what_was_idle_for_too_long_is_closed(lines: Lines, notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = time.monotonic_ns()
+def test_what_was_idle_for_too_long_is_closed(lines: Lines, notes: Notes, clock: FakeClock) -> None:
     warm(lines, notes, 2)
     lines.close_idle()
     assert notes.closed == []
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 9_000_000_000)
+    clock.advance(9_000_000_000)
     lines.close_idle()
     assert notes.closed == notes.opened
     assert lines.open == 0

@@ -208,7 +208,8 @@ def test_the_end_of_a_stream_is_told_after_its_last_bytes(play: Play) -> None:
         peer.close()
         await side.until(lambda: side.ends(connection))
         assert [what for _, _, _, what in side.arrivals][:2] == [b"last words", b""]
-        assert connection.open  # until its owner closes it
+        assert not connection.open  # nothing more may be sent on it
+        assert not connection.closed  # that is its owner's to do
 
     play(scene)
 
