@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import struct
 import threading
@@ -115,7 +116,7 @@ class WriterThread:
         """Create the files and start; raises OSError when a file cannot be made."""
         options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
         for writer in writers:
-            sink = writer.path.open("wb", buffering=0)
+            sink = pa.OSFile(str(writer.path), mode="wb")  # writes through, whole or with an error
             self._files[writer.path] = (sink, pa.ipc.new_stream(sink, writer.schema, options=options))
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
@@ -146,7 +147,8 @@ class WriterThread:
     @property
     def reason(self) -> str:
         """What the system said of the first write that failed."""
-        return getattr(self.error, "strerror", None) or str(self.error)
+        number = getattr(self.error, "errno", None)
+        return os.strerror(number) if number else str(self.error)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

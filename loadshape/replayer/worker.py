@@ -24,8 +24,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from loadshape.errors import InputError, LoadshapeError
+from loadshape.errors import InputError, LoadshapeError, ReplayError
 from loadshape.log import HEALTH, READS, REQUESTS
 from loadshape.pacer import make_pacer, tighten_timers
 from loadshape.plan import split_total, split_trace
@@ -66,11 +67,12 @@ class Worker:
         self._ticks = 0
         self._next_tick_ns = 0
         self._over: asyncio.Future[None] = loop.create_future()
+        loop.set_exception_handler(self._break)
 
     async def run(self, orders: Orders) -> Done:
         """Open ahead, say that we are ready, replay from the epoch on, close the log, and return what was done."""
         self._writer.open(self._requests, self._reads, self._health)
-        self._player.attach(self._pacer, self._loop.call_soon, lambda: self._over.set_result(None))
+        self._player.attach(self._pacer, self._loop.call_soon, self._end)
         await self._player.sender.warm_up()
         planned = self._player.scheduler.planned
         self._report(Ready(receive=self._network.receive, pacing=self._pacer.name, planned=planned))
@@ -83,6 +85,16 @@ class Worker:
         else:
             self._player.stopped = "stopped before the start"
         return self._finish()
+
+    def _end(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _break(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End the run when a callback fails: going on would send what nobody counts."""
+        loop.default_exception_handler(context)
+        if "handle" in context and not self._over.done():
+            self._over.set_exception(context.get("exception") or ReplayError(context["message"]))
 
     def _start(self, epoch_ns: int) -> None:
         gc.collect()
