@@ -148,6 +148,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     epoch_monotonic_ns: int
     epoch_realtime_ns: int
     offset_width_ns: int  # REALTIME and MONOTONIC were read within this width
+    trace_path: str = ""  # where the trace lay on that host; empty if it was in memory
     tool: str = f"loadshape {__version__}"
 
 
@@ -184,13 +185,16 @@ class Log:
         """Read the complete log at *path*. Raises LogError when it is damaged, incomplete or later than us."""
         folder = Path(path)
         if (folder / RUN_NAME).is_file() and not (folder / "manifest.json").exists():
-            raise LogError(f"{folder}: incomplete: the run was cut before its manifest was written")
+            raise LogError(
+                f"{folder}: incomplete: the run was cut before its manifest was written; "
+                f"save what is there with: loadshape recover {folder} -o NEW.log"
+            )
         manifest = read_manifest(folder, LogManifest, "log", VERSION, LogError)
         tables = {name: _gather(folder, manifest.shards, name) for name in SCHEMAS}
         return cls(
             path=folder,
             manifest=manifest,
-            environment=_read_environment(folder),
+            environment=read_environment(folder),
             requests=tables["requests"].sort_by("request"),
             reads=_sort_reads(tables["reads"]),
             health=tables["health"].sort_by([("worker", "ascending"), ("at_ns", "ascending")]),
@@ -231,6 +235,42 @@ def count_outcomes(requests: pa.Table) -> dict[str, int]:
     return {name: found[name] for name in OUTCOMES if name in found}
 
 
+def make_rows(outcome: Outcome, columns: dict[str, Any]) -> pa.Table:
+    """Return rows of REQUESTS that all have *outcome* and these *columns*; the others are null, or zero."""
+    rows = len(columns["request"])
+    codes = pa.array(np.full(rows, int(outcome), np.int8))
+    columns = columns | {"outcome": pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES))}
+    return pa.table([_fill_column(columns.get(item.name), item, rows) for item in REQUESTS], schema=REQUESTS)
+
+
+def _fill_column(values: Any, item: pa.Field, rows: int) -> Any:
+    if values is None:
+        return pa.nulls(rows, item.type) if item.nullable else pa.array(np.zeros(rows), item.type)
+    return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, item.type)
+
+
+def read_run(folder: Path) -> Run:
+    """Read run.json of the log at *folder*, complete or not. Raises LogError."""
+    path = folder / RUN_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Run)
+    except OSError as problem:
+        raise LogError(f"{path}: cannot be read, so nothing was sent, or this is no log: {problem.strerror}") from None
+    except msgspec.DecodeError as problem:
+        raise LogError(f"{path}: not the conditions of a run: {problem}") from None
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Read environment.json of the log at *folder*; empty where there is none. Raises LogError."""
+    path = folder / ENVIRONMENT_NAME
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as problem:
+        raise LogError(f"{path}: not valid JSON: {problem}") from None
+
+
 def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
     """Read one shard; raises LogError when it is cut, damaged, or has other columns than *schema*."""
     try:
@@ -260,13 +300,3 @@ def _sort_reads(reads: pa.Table) -> pa.Table:
     # Rows of one request are in time order already, since one worker wrote them: a stable sort keeps that.
     order = np.argsort(np.asarray(reads["request"]), kind="stable")
     return reads.take(pa.array(order))
-
-
-def _read_environment(folder: Path) -> dict[str, Any]:
-    path = folder / ENVIRONMENT_NAME
-    if not path.is_file():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as problem:
-        raise LogError(f"{path}: not valid JSON: {problem}") from None

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -91,8 +93,22 @@ def write_folder(
 ) -> Path:
     """Write tables as NAME.arrow (uncompressed IPC files) and the manifest, whole or not at all; return *path*.
 
-    The folder is made beside its place and renamed into it. An existing one is refused with *error*
-    unless *force*, and even then only a folder that has a manifest is replaced.
+    An existing folder is refused with *error* unless *force*, and even then only one that has a manifest is
+    replaced.
+    """
+    with building(path, error, force=force) as scratch:
+        for name, table in tables.items():
+            with pa.OSFile(str(scratch / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
+                file.write_table(table)
+        write_manifest(scratch, manifest)
+    return path
+
+
+@contextmanager
+def building(path: Path, error: type[InputError], *, force: bool = False) -> Iterator[Path]:
+    """Give an empty folder beside *path* to fill; it is renamed into its place at the end, or leaves no trace.
+
+    What exists is refused as in `write_folder`.
     """
     if path.exists() and not force:
         raise error(f"{path}: exists; choose another name, or say --force to replace it")
@@ -102,10 +118,7 @@ def write_folder(
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         scratch.chmod(0o755)
-        for name, table in tables.items():
-            with pa.OSFile(str(scratch / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
-                file.write_table(table)
-        write_manifest(scratch, manifest)
+        yield scratch
         if path.exists():
             shutil.rmtree(path)
         scratch.rename(path)
@@ -113,7 +126,6 @@ def write_folder(
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    return path
 
 
 def read_table(folder: Path, name: str, schema: pa.Schema, error: type[InputError]) -> pa.Table:

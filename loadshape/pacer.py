@@ -43,12 +43,24 @@ class Pacer(Protocol):
         ...
 
 
+class Readers(Protocol):
+    """The part of an event loop that a timerfd needs."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> object:
+        """Call back when *fd* can be read."""
+        ...
+
+    def remove_reader(self, fd: int, /) -> object:
+        """Call back no more."""
+        ...
+
+
 class TimerfdPacer:
-    """An absolute timerfd watched by the event loop."""
+    """An absolute timerfd watched by an event loop."""
 
     name = "timerfd"
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    def __init__(self, loop: Readers, wake: Callable[[], None]) -> None:
         self._loop = loop
         self._wake = wake
         self._fd = _create_timerfd()

@@ -23,6 +23,8 @@ from typing import Any
 
 from loadshape.plan import NULL
 
+SHARED = 0.01  # of the time spent waiting for a core: somebody else uses it too
+BUSY = 0.7
 _TICK_NS = 1_000_000_000 // (os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _CGROUP_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"))
@@ -38,6 +40,7 @@ class Vitals:
         self._is_bounded, self._throttled = _find_throttling()
         self._gc_started_ns = 0
         self._gc_longest_ns = 0
+        self._last_seen = (time.monotonic_ns(), time.process_time_ns(), _field(self._schedstat, 1))
         gc.callbacks.append(self._watch_gc)
 
     def sample(self) -> dict[str, int]:
@@ -51,6 +54,18 @@ class Vitals:
             "throttled_ns": self._read_throttled(),
             "rss_bytes": _scale(_field(self._statm, 1), _PAGE_BYTES),
         }
+
+    def find_strain(self) -> str:
+        """Return why this core has no time to spare since this was asked last; empty if it has."""
+        now_ns = time.monotonic_ns()
+        seen = (now_ns, time.process_time_ns(), _field(self._schedstat, 1))
+        (then_ns, cpu_ns, waited_ns), self._last_seen = self._last_seen, seen
+        wall_ns = max(1, now_ns - then_ns)
+        if (share := (seen[2] - waited_ns) / wall_ns) > SHARED:
+            return f"the core is shared (waited for it {share:.1%} of the time)"
+        if (share := (seen[1] - cpu_ns) / wall_ns) > BUSY:
+            return f"the core is busy ({share:.0%})"
+        return ""
 
     def close(self) -> None:
         """Let go of the files and the callback."""

@@ -29,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     processes: int = 0  # 0: as many as suit this host
     receive: str = "auto"  # kernel, user, or auto: kernel where there is one
-    spin_us: int = 0
+    spin_us: int = 100
     timeout_connect_s: float | None = 10.0
     timeout_first_s: float | None = 600.0
     timeout_idle_s: float | None = 300.0
@@ -121,6 +121,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     outcomes: dict[str, int]
     ended_ns: int
     stopped: str | None = None
+    notes: list[str] = []
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -64,6 +64,7 @@ class Player:
         self.network = network
         self.settings = settings
         self.stopped: str | None = None
+        self.spin_ns = settings.spin_us * 1000
         self.scheduler = Scheduler(plan, slots=share.slots, cap=share.cap)
         self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.worker, bodies.key)
         self.sender = Sender(plan, self.scheduler, self.ledger, bodies, network, clock)
@@ -103,7 +104,7 @@ class Player:
     def fired(self) -> None:
         """Act on the pacer: read on until the very instant if asked to, then begin what is due."""
         due_at_ns = self.network.due_at_ns
-        if due_at_ns - self._clock.now_ns() <= self.settings.spin_us * 1000:
+        if due_at_ns - self._clock.now_ns() <= self.spin_ns:
             while self._clock.now_ns() < due_at_ns:
                 self.network.drain()
         self.sender.wake()
@@ -128,6 +129,10 @@ class Player:
         """Prepare what will soon be due, a few at a time."""
         if not self._is_over and self.sender.work_ahead(self.sender.now_ns()):
             self._defer(self.work_ahead)
+
+    def is_idle(self, for_ns: int) -> bool:
+        """Return whether nothing has arrived and nothing is due for a while."""
+        return not self.network.inbox and self.scheduler.next_due_ns() - self.sender.now_ns() > for_ns
 
     def describe_progress(self) -> Progress:
         """Return the counts so far, and the worst lateness since this was asked last."""
@@ -171,7 +176,7 @@ class Player:
                 self._is_over = True
                 self._over()
             return
-        next_ns = self.scheduler.next_due_ns() - self.settings.spin_us * 1000
+        next_ns = self.scheduler.next_due_ns() - self.spin_ns
         deadline_ns = self.ledger.next_deadline_ns()
         if self._heed_at_ns != NEVER:
             deadline_ns = max(deadline_ns, self._heed_at_ns)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from loadshape.clock import measure_offset_ns
@@ -28,13 +27,13 @@ from loadshape.log import (
     HEALTH,
     OUTCOMES,
     READS,
-    REQUESTS,
     RUN_NAME,
     VERSION,
     LogManifest,
     Outcome,
     Run,
     Shard,
+    make_rows,
 )
 from loadshape.manifest import NAME, read_manifest, sync_folder, write_manifest
 from loadshape.replayer.job import Done, Ready, Settings
@@ -99,6 +98,7 @@ class Stage:
             outcomes={name: outcomes[name] for name in OUTCOMES if outcomes[name]},
             ended=ended,
             ended_ns=max(part.ended_ns for part in done),
+            notes=[note for part in done for note in part.notes],
         )
         write_manifest(self.log, manifest)
 
@@ -134,6 +134,7 @@ def describe_run(
     return Run(
         run=run,
         trace_digest=trace.digest,
+        trace_path=str(trace.path.resolve()) if trace.path else "",
         trace_name=trace.manifest.name,
         planned=trace.requests.num_rows,
         duration_s=trace.manifest.duration_s,
@@ -162,20 +163,5 @@ def _check_free(log: Path, *, force: bool) -> None:
 
 
 def _make_refused(trace: Trace, reason: str) -> pa.Table:
-    rows = trace.requests.num_rows
     given = {name: trace.requests[name] for name in ("request", "session", "turn", "due_ns")}
-    zeros = {name: np.zeros(rows) for name in ("target", "node", "worker", "reads", "events", "bytes_in", "bytes_out")}
-    fixed = {"error": pa.array([reason[:200]] * rows)}
-    codes = pa.array(np.full(rows, int(Outcome.not_sent), np.int8))
-    fixed["outcome"] = pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES))
-    columns = []
-    for item in REQUESTS:
-        values = (given | zeros | fixed).get(item.name)
-        columns.append(
-            pa.nulls(rows, item.type)
-            if values is None
-            else pa.array(values, item.type)
-            if isinstance(values, np.ndarray)
-            else values
-        )
-    return pa.table(columns, schema=REQUESTS)
+    return make_rows(Outcome.not_sent, given | {"error": [reason[:200]] * trace.requests.num_rows})

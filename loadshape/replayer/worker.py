@@ -7,7 +7,7 @@
 #     stdin ----> orders --> start, stop; the end of it means that the coordinator is gone
 #
 # The collector is frozen and off: a full collection stops the loop for 125 ms with 1.4 million objects, and
-# after gc.freeze() for 2 us. Nothing here makes cycles, and a young collection runs at each tick.
+# after gc.freeze() for 2 us. Nothing here makes cycles; a young collection runs at a tick that finds us idle.
 
 """The worker process: replays one share of a trace and writes one share of the log."""
 
@@ -42,6 +42,7 @@ from loadshape.trace import Trace
 
 TICK_NS = 100_000_000
 FLUSH_TICKS = 10
+IDLE_NS = 5_000_000
 TABLE_DESCRIPTORS = 65_536  # 0.5 MB of the kernel's memory
 JOB_BYTES = 64 << 20  # a job is one line, and its settings may hold tool schemas
 
@@ -63,6 +64,7 @@ class Worker:
         self._pacer = make_pacer(loop, self._player.fired, portable=is_portable)
         self._ticker = make_pacer(loop, self._tick)
         self._vitals = Vitals()
+        self._notes: list[str] = []
         self._offset_ns = self._network.tune()
         self._ticks = 0
         self._next_tick_ns = 0
@@ -123,13 +125,21 @@ class Worker:
             self._offset_ns = self._network.tune()
             for rows in (self._requests, self._reads, self._health):
                 rows.flush()
+            self._check_spin()
         self._check_log()
         self._player.check_end()
         self._player.sender.lines.close_idle()
         self._player.work_ahead()
-        gc.collect(0)
+        if self._player.is_idle(IDLE_NS):
+            gc.collect(0)  # of what little makes cycles; never in the way of a send
         self._record_health(now_ns, lag_ns)
         self._report(self._player.describe_progress())
+
+    def _check_spin(self) -> None:
+        """Stop polling for the last moments before a send once it costs more than it brings."""
+        if self._player.spin_ns and (reason := self._vitals.find_strain()):
+            self._player.spin_ns = 0
+            self._notes.append(f"worker {self._job.worker}: spinning was turned off: {reason}")
 
     def _check_log(self) -> None:
         if self._writer.behind:
@@ -166,7 +176,9 @@ class Worker:
         self._writer.close()
         outcomes = {outcome.name: count for outcome, count in self._player.ledger.counts.items()}
         shards = describe_shards(Path(self._job.log), writers)
-        return Done(shards=shards, outcomes=outcomes, ended_ns=ended_ns, stopped=self._player.stopped)
+        return Done(
+            shards=shards, outcomes=outcomes, ended_ns=ended_ns, stopped=self._player.stopped, notes=self._notes
+        )
 
 
 def _make_rows(job: Job, writer: WriterThread) -> list[RowWriter]:

@@ -43,7 +43,9 @@ Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_ERROR_CHARACTERS = 200
-LESSONS = 3  # attempts to learn a template: a server that changes more than the content would cost one a chunk
+# When a template is learned, counted in deltas: not for the shortest answers, and not at every chunk of a
+# server that changes more than the content.
+LESSONS = (3, 9, 27)
 
 _CONTENT, _USAGE, _DONE, _COMMENT = map(int, (Kind.CONTENT, Kind.USAGE, Kind.DONE, Kind.COMMENT))
 _NOTABLE: Final = int(Kind.FINISH | Kind.USAGE | Kind.DONE | Kind.ERROR)  # what outlives its event
@@ -84,7 +86,6 @@ class Response:
         "_http",
         "_is_broken",
         "_is_unmetered",
-        "_lessons",
         "_mode",
         "_seen",
         "_stream",
@@ -129,7 +130,6 @@ class Response:
         self._is_broken = False  # the bytes after this point mean nothing
         self._is_unmetered = False  # deltas came since the last completion_tokens
         self._template: Template | None = None
-        self._lessons = LESSONS
 
     def feed(self, data: bytes) -> Gain:
         """Take the bytes of one read and return what they contained. Never raises."""
@@ -215,8 +215,7 @@ class Response:
             self.deltas += 1
             self._is_unmetered = True
         self._seen |= facts.seen
-        if kinds == _CONTENT and self._lessons and self._texts is None:
-            self._lessons -= 1
+        if kinds == _CONTENT and self.deltas in LESSONS and self._texts is None:
             self._template = learn_template(event.data)
         if kinds & _NOTABLE or self._texts is not None or self.request_id is None:
             self._note(facts)
@@ -354,6 +353,8 @@ def _latest(new: int | None, old: int | None) -> int | None:
 
 def _trim(text: str) -> str:
     """Return at most 200 printable characters on one line: what a log may hold of a stranger's text."""
+    if len(text) <= MAX_ERROR_CHARACTERS and text.isprintable():
+        return " ".join(text.split())
     # Taking ten times as many first bounds the work; isprintable() is false for controls and surrogates.
     spaced = "".join(c if c.isprintable() else " " for c in text[: 10 * MAX_ERROR_CHARACTERS])
     return " ".join(spaced.split())[:MAX_ERROR_CHARACTERS]
