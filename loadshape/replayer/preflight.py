@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -63,8 +64,9 @@ def _get(target: Target, path: str) -> tuple[int, Any]:
     headers = {"User-Agent": f"loadshape/{__version__}", "Accept": "application/json", **target.headers}
     if key is not None:
         headers["Authorization"] = f"Bearer {key.reveal()}"
-    connection = _connect(target)
+    connection: http.client.HTTPConnection | None = None
     try:
+        connection = _connect(target)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, msgspec.json.decode(answer.read(MAX_ANSWER_BYTES))
@@ -78,11 +80,16 @@ def _get(target: Target, path: str) -> tuple[int, Any]:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
         raise TargetError(f"target: nobody answers at {target.url}: {reason}") from None
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
 
 
 def _connect(target: Target) -> http.client.HTTPConnection:
+    """Connect to an address that was checked, not to whatever the name means by now."""
+    sock: socket.socket = socket.create_connection((target.resolve()[0], target.port), TIMEOUT_S)
     context = make_tls(target)
-    if context is None:
-        return http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
-    return http.client.HTTPSConnection(target.host, target.port, timeout=TIMEOUT_S, context=context)
+    if context is not None:
+        sock = context.wrap_socket(sock, server_hostname=target.host)
+    connection = http.client.HTTPConnection(target.host, target.port)
+    connection.sock = sock
+    return connection
