@@ -18,12 +18,13 @@ import msgspec
 from loadshape.endpoint import Script, running
 from loadshape.errors import InputError
 from loadshape.fixture import Fixture
+from loadshape.live import watch_replay
 from loadshape.packaged import find_data
 from loadshape.policy import Policy
 from loadshape.progress import Teller
 from loadshape.recipe import Recipe
 from loadshape.replayer import choose_processes, replay
-from loadshape.replayer.job import Progress
+from loadshape.replayer.job import Settings
 from loadshape.report import render
 from loadshape.sanitizer import sanitize
 from loadshape.sources import read
@@ -119,11 +120,7 @@ def play(folder: Path, url: str, trace: Trace, teller: Teller) -> Summary:
     """Replay the trace and judge the log."""
     processes = choose_processes()
     teller.say(f"5/6 replay, {processes} worker process{'es' if processes > 1 else ''}")
-    with teller.task("replay", trace.manifest.duration_s) as task:
-
-        def watch(progress: Progress, elapsed_s: float) -> None:
-            task.update(max(0.0, elapsed_s), progress.tell(trace.manifest.requests))
-
+    with watch_replay(teller, trace, Settings()) as watch:
         log = replay(folder / "demo.trace", Target(url), log=folder / "demo.log", watch=watch, force=True)
     return summarize(log, objectives=OBJECTIVES)
 

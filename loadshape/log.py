@@ -86,6 +86,8 @@ REQUESTS = pa.schema(
         pa.field("bytes_in", pa.uint64(), nullable=False),
         pa.field("bytes_out", pa.uint64(), nullable=False),
         *(pa.field(f"{name}_tokens", pa.uint32()) for name in _COUNTS),
+        pa.field("rtt_ns", pa.int64()),  # the kernel's smoothed round trip time, at the end
+        pa.field("retransmits", pa.uint32()),
         pa.field("server_request_id", pa.string()),
     ]
 )
@@ -148,7 +150,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     epoch_monotonic_ns: int
     epoch_realtime_ns: int
     offset_width_ns: int  # REALTIME and MONOTONIC were read within this width
+    shares: list[int] = []  # of the planned, how many each worker had
     trace_path: str = ""  # where the trace lay on that host; empty if it was in memory
+    arrivals: list[dict[str, Any]] = []  # the arrival processes that the trace's recipe declares
     tool: str = f"loadshape {__version__}"
 
 

@@ -3,7 +3,8 @@
 # Law: sharding is a function of the trace and of (worker, workers) alone. Nobody hands out work during a
 # run: every worker maps the same trace and takes the sessions whose ordinal is its own modulo the
 # number of workers, so the union of all shares is the trace, whatever the number, and the superposed
-# arrivals are exactly the planned ones. A session stays whole, since its turns depend on one another.
+# arrivals are exactly the planned ones. A session stays whole, since its turns depend on one another. A probe is one
+# more share: a session in every so many, which the others leave out.
 
 """Plan: one worker's share of a trace."""
 
@@ -42,13 +43,16 @@ class Plan:
         return len(self.row)
 
 
-def split_trace(trace: Trace, worker: int, workers: int) -> Plan:
-    """Return the share of *worker* (0 <= worker < workers)."""
+def split_trace(trace: Trace, worker: int, workers: int, *, clocked: bool = True, probe_every: int = 0) -> Plan:
+    """Return the share of *worker* (0 <= worker < workers), without due times unless *clocked*.
+
+    With *probe_every* one session in so many is nobody's but the probe's, whose number is *workers*.
+    """
     session = np.asarray(trace.requests["session"])
     _, first, inverse = np.unique(session, return_index=True, return_inverse=True)
     ordinal = np.empty(len(first), np.int64)
     ordinal[np.argsort(first)] = np.arange(len(first))  # sessions counted in the order of the trace
-    rows = np.flatnonzero(ordinal[inverse] % workers == worker)
+    rows = np.flatnonzero(_deal(len(first), workers, probe_every)[ordinal[inverse]] == worker)
     share = trace.requests.take(rows)
     turn = np.asarray(share["turn"])
     patience = share["patience"].combine_chunks()
@@ -57,7 +61,7 @@ def split_trace(trace: Trace, worker: int, workers: int) -> Plan:
         request=np.asarray(share["request"]).tolist(),
         session=session[rows].tolist(),
         turn=turn.tolist(),
-        due_ns=_integers(share["due_ns"]),
+        due_ns=_integers(share["due_ns"]) if clocked else [NULL] * len(rows),
         think_ns=np.asarray(share["think_ns"]).tolist(),
         successor=_link_turns(session[rows], turn).tolist(),
         abort_ns=_integers(pc.struct_field(patience, "after_ns")),
@@ -75,6 +79,15 @@ def check_loop(loop: Loop, workers: int) -> None:
     for name, total in (("slots", loop.slots), ("cap", loop.cap)):
         if total is not None and total < workers:
             raise TraceError(f"loop.{name}: {total} cannot be split over {workers} processes; use --processes {total}")
+
+
+def _deal(sessions: int, workers: int, probe_every: int) -> np.ndarray:
+    """Return whose each session is, by its ordinal."""
+    ordinal = np.arange(sessions)
+    if not probe_every:
+        return ordinal % workers
+    is_probed = ordinal % probe_every == probe_every // 2
+    return np.where(is_probed, workers, (np.cumsum(~is_probed) - 1) % workers)
 
 
 def _integers(column: object) -> list[int]:

@@ -1,21 +1,23 @@
 # What a person sees while something takes long.
 #
-# Law: progress goes to standard error and never into a result. On a terminal it is one live line a task;
-# elsewhere it is a plain line every few seconds, so that a build log stays readable. Nothing here is
-# called from a hot path.
+# Law: progress goes to standard error and never into a result. On a terminal it is one live line a task, or
+# one picture; elsewhere it is a plain line every few seconds, so that a build log stays readable. Nothing here is
+# called from a hot path, and nothing is drawn more than four times a second.
 
 """Teller: steps and progress, live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType, RichCast
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 PLAIN_EVERY_S = 5.0
+DRAW_EVERY_S = 0.25
 
 
 class Teller:
@@ -28,10 +30,29 @@ class Teller:
         """Tell one line."""
         self._console.print(text, markup=False, soft_wrap=True)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody looks on: a terminal that may be drawn on."""
+        return self._console.is_terminal and not self._console.quiet
+
+    @contextmanager
+    def draw(self, picture: RenderableType | RichCast) -> Iterator[Callable[[], None]]:
+        """Show a picture while the block runs; give what to call when it has changed, however often that is."""
+        drawn_s = time.monotonic()
+        with Live(picture, console=self._console, auto_refresh=False, transient=True) as live:
+
+            def refresh() -> None:
+                nonlocal drawn_s
+                if time.monotonic() - drawn_s >= DRAW_EVERY_S:
+                    drawn_s = time.monotonic()
+                    live.refresh()
+
+            yield refresh
+
     @contextmanager
     def task(self, title: str, total: float | None = None) -> Iterator[Task]:
         """Tell how a task gets on, while the block runs."""
-        if self._console.is_terminal and not self._console.quiet:
+        if self.is_live:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[note]}"))
             with Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True) as live:
                 yield Task(title, live=live, number=live.add_task(title, total=total, note=""))

@@ -1,11 +1,15 @@
-# What a replay needs beyond a dozen flags: a TOML file with two sections.
+# What a replay and its report need beyond a dozen flags: a TOML file with a few sections.
 #
-# Law: decoding only. [replay] is Settings, [target] is what a Target has beside its URL, model and key.
-# Unknown keys are refused with the file and the key. The text goes into the log as it is.
+# Law: decoding only. [replay] is Settings, [target] is what a Target has beside its URL, model and key, [[targets]]
+# are several of them, [limits] are those of the verdict. Unknown keys are refused with the file and the key. The text
+# goes into the log as it is.
 #
 #     [replay]                        [target]
 #     timeout_first_s = 60            ca_file = "ca.pem"
 #     grace_s = 30                    headers = { x-tenant = "a" }
+#
+#     [limits]                        [[targets]]
+#     cpu = 0.9                       url = "http://10.0.0.5:8000/v1"
 
 """RunFile: the settings of a replay as TOML."""
 
@@ -13,11 +17,14 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from loadshape.errors import InputError
 from loadshape.replayer.job import Settings
+from loadshape.target import Target
+from loadshape.validity import Limits
 
 
 class TargetOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,11 +35,22 @@ class TargetOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     insecure: bool = False
 
 
+class TargetEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of several targets. What is missing is taken from the command line."""
+
+    url: str
+    model: str | None = None
+    key: str | None = None
+    weight: float = 1.0
+
+
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one replay."""
 
     replay: Settings = Settings()
     target: TargetOptions = TargetOptions()
+    limits: Limits = Limits()
+    targets: list[TargetEntry] = []
 
     @classmethod
     def load(cls, path: Path) -> RunFile:
@@ -44,7 +62,22 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{path}: cannot be read: {problem.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise InputError(f"{path}: not valid TOML: {problem}") from None
-        except msgspec.ValidationError as problem:
+        except (msgspec.ValidationError, InputError) as problem:
             raise InputError(f"{path}: {problem}") from None
         replay = msgspec.structs.replace(loaded.replay, verbatim=text)
-        return cls(replay, loaded.target)
+        return msgspec.structs.replace(loaded, replay=replay)
+
+    def make_targets(self, urls: list[str], *, model: str | None, key: str | None, **permission: Any) -> list[Target]:
+        """Return the targets at *urls*, or those of this file; *permission* is allow_public and max_rate_hz.
+
+        Raises InputError when there are none, or both.
+        """
+        if bool(urls) is bool(self.targets):
+            found = "both" if urls else "neither"
+            raise InputError(f"target: expected --target URL or [[targets]] in the run file, found {found}")
+        entries = [TargetEntry(url) for url in urls] or self.targets
+        options = msgspec.structs.asdict(self.target) | permission
+        return [
+            Target(it.url, it.model or model, it.key or key, weight=it.weight, **options)  # one key serves them all
+            for it in entries
+        ]

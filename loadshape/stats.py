@@ -5,10 +5,15 @@
 # below SAMPLE_FLOOR / (1 - q) values it is None. The floor is that of MLPerf LoadGen's early stopping
 # (6.64 / (1 - q): the smallest n that can bound a quantile at 99 % confidence with no value over it).
 #
+# Distances are those of Kolmogorov and Smirnov. That from the exponential distribution, whose mean is taken
+# from the values, is scaled so that one critical value serves every count: M. A. Stephens, "EDF Statistics
+# for Goodness of Fit", JASA 69 (1974), table 1.4: 1.094 is exceeded by 5 % of exponential samples, 1.308 by
+# 1 %. By simulation (200,000 samples of 30 and of 200) 1.76 is exceeded by 1 in 10,000.
+#
 # Infinite values are allowed (a request that never answered took for ever): a quantile that lies among
 # them, or between a finite value and one of them, is infinite and not nan.
 
-"""Quantiles with sample floors, dispersion of counts, and coefficients of variation."""
+"""Quantiles with sample floors, dispersion of counts, coefficients of variation, distances of distributions."""
 
 from __future__ import annotations
 
@@ -78,3 +83,30 @@ def dispersion(times_s: Floats, window_s: float, *, duration_s: float) -> float 
     counts, _ = np.histogram(times_s, bins=windows, range=(0.0, windows * window_s))
     mean = float(counts.mean())
     return float(counts.var(ddof=1)) / mean if mean > 0 else None
+
+
+def distance(left: Floats, right: Floats, *, slack: float = 0.0) -> float | None:
+    """Return the largest difference between the distribution functions of two samples, None if one is empty.
+
+    Values that moved by *slack* or less count as equal: two metronomes that tick 1 us apart are not at distance 1.
+    """
+    if len(left) == 0 or len(right) == 0:
+        return None
+    pair = (np.sort(left), np.sort(right))
+    return max(_exceed(*pair, slack), _exceed(*pair[::-1], slack))
+
+
+def _exceed(above: Floats, below: Floats, slack: float) -> float:
+    upto = np.arange(1, len(above) + 1) / len(above)
+    return float((upto - np.searchsorted(below, above + slack, "right") / len(below)).max())
+
+
+def exponential_distance(values: Floats) -> tuple[float, float] | None:
+    """Return the distance from the exponential distribution of the same mean, and the same scaled; None for few."""
+    count = len(values)
+    if count < 10 or (mean := float(values.mean())) <= 0:
+        return None
+    below = 1 - np.exp(-np.sort(values) / mean)
+    rank = np.arange(count)
+    plain = float(np.maximum((rank + 1) / count - below, below - rank / count).max())
+    return plain, (plain - 0.2 / count) * (count**0.5 + 0.26 + 0.5 / count**0.5)

@@ -27,8 +27,10 @@ from loadshape.metrics import Mask
 from loadshape.stats import Floats, Integers
 from loadshape.units import NS_PER_S
 from loadshape.validity import Limits, Verdict, judge
+from loadshape.validity.arrivals import Arrivals, measure_arrivals
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+SLICE_S = 10.0
 TOP_MESSAGES = 2
 
 
@@ -103,6 +105,16 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """Ten seconds of the run, or what is left of them at its end: requests that fell due and that were begun in it."""
+
+    start_s: float
+    length_s: float
+    offered_hz: float
+    achieved_hz: float
+
+
+@dataclass(frozen=True, slots=True)
 class Intervals:
     """How ICL and ITL were seen: token-bearing `reads`, `shared` of them with several events, and the token rule."""
 
@@ -118,6 +130,19 @@ class Failure:
     outcome: str
     count: int
     messages: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PerTarget:
+    """One of several targets: its outcomes in the whole run, its latencies and its rate in the window."""
+
+    target: int
+    url: str
+    requests: int
+    outcomes: dict[str, int]
+    ttft: Distribution
+    e2e: Distribution
+    output_tokens_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +167,14 @@ class Summary:
     e2e_with_failures: Distribution
     intervals: Intervals
     throughput: Throughput
+    slices: tuple[Slice, ...]
+    arrivals: Arrivals | None
     objectives: Objectives
     attainment: float | None
     planned: int
     outcomes: dict[str, int]
     failures: tuple[Failure, ...]
+    by_target: tuple[PerTarget, ...]  # empty for a single one
     log: Log = field(repr=False, compare=False)
 
     def goodput_hz(
@@ -171,7 +199,7 @@ def summarize(
     *objectives* are those of the stated goodput, *limits* those of the verdict. Raises InputError when
     nothing is left of the run.
     """
-    requests, objectives = log.requests, objectives or Objectives()
+    requests, objectives, limits = log.requests, objectives or Objectives(), limits or Limits()
     window = open_window(log, warmup_s, cooldown_s)
     members = window.holds(metrics.read_stamp_s(requests, "due")) & metrics.fell_due(requests)
     chosen = requests.filter(pa.array(members))
@@ -179,7 +207,7 @@ def summarize(
     icl = Distribution.of(gaps.gap_s)
     good = meet_objectives(chosen, objectives)
     return Summary(
-        verdict=judge(log, limits or Limits()),
+        verdict=judge(log, limits),
         window=window,
         **{name: Distribution.of(metrics.measure(chosen, name)) for name in (*metrics.SPANS, "tpot")},
         **_censored(chosen),
@@ -188,11 +216,14 @@ def summarize(
         receive_lag=Distribution.of(_receive_lag_s(log)),
         intervals=Intervals(gaps.reads, gaps.shared, gaps.rule),
         throughput=_measure_throughput(requests, chosen, window),
+        slices=slice_rates(log),
+        arrivals=measure_arrivals(log, limits),
         objectives=objectives,
         attainment=float(good.mean()) if len(good) else None,
         planned=log.run.planned,
         outcomes=count_outcomes(requests),
         failures=_list_failures(requests),
+        by_target=_divide_by_target(log, chosen, window),
         log=log,
     )
 
@@ -212,6 +243,19 @@ def open_window(log: Log, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Win
             f"found {warmup_s:g} s and {cooldown_s:g} s"
         )
     return Window(warmup_s, end_s - cooldown_s)
+
+
+def slice_rates(log: Log) -> tuple[Slice, ...]:
+    """Return the offered and the achieved rate of every ten seconds of the whole run."""
+    due_s, begun_s = (metrics.read_stamp_s(log.requests, stamp) for stamp in ("due", "begun"))
+    due_s, begun_s = due_s[metrics.fell_due(log.requests)], begun_s[~np.isnan(begun_s)]
+    end_s = max(log.run.duration_s, float(due_s.max(initial=0.0)), float(begun_s.max(initial=0.0)))
+    if end_s <= 0:
+        return ()
+    starts_s = np.arange(0.0, end_s, SLICE_S)
+    lengths_s = np.minimum(SLICE_S, end_s - starts_s)
+    counts = (np.histogram(times, np.r_[starts_s, end_s])[0] / lengths_s for times in (due_s, begun_s))
+    return tuple(Slice(*values) for values in zip(*(it.tolist() for it in (starts_s, lengths_s, *counts)), strict=True))
 
 
 def meet_objectives(requests: pa.Table, objectives: Objectives) -> Mask:
@@ -264,6 +308,19 @@ def _measure_throughput(requests: pa.Table, due: pa.Table, window: Window) -> Th
         completed=done.num_rows,
         counted=done.num_rows - done["completion_tokens"].null_count,
     )
+
+
+def _divide_by_target(log: Log, due: pa.Table, window: Window) -> tuple[PerTarget, ...]:
+    if len(log.run.targets) < 2:
+        return ()
+    parts = []
+    for target, about in enumerate(log.run.targets):
+        own, own_due = (table.filter(pc.equal(table["target"], target)) for table in (log.requests, due))
+        spans = {name: Distribution.of(metrics.measure(own_due, name)) for name in ("ttft", "e2e")}
+        rate_hz = _measure_throughput(own, own_due, window).output_tokens_per_s
+        url = str(about.get("url", ""))
+        parts.append(PerTarget(target, url, own.num_rows, count_outcomes(own), **spans, output_tokens_per_s=rate_hz))
+    return tuple(parts)
 
 
 def _list_failures(requests: pa.Table) -> tuple[Failure, ...]:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
 import socket
@@ -69,7 +70,7 @@ class Target:
     the only model that the endpoint serves. `key` is "env:NAME" or "file:PATH". `headers` are sent as they
     are and never logged. `ca_file` replaces the system's certificate authorities; `insecure` turns
     verification off and is recorded. `allow_public` names the host that may be loaded although it is public,
-    at `max_rate_hz` at most.
+    at `max_rate_hz` at most. `weight` is its part of the traffic where there are several targets.
     """
 
     url: str
@@ -80,6 +81,7 @@ class Target:
     insecure: bool = False
     allow_public: str | None = None
     max_rate_hz: float | None = None
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         try:
@@ -97,6 +99,8 @@ class Target:
             )
         if not self.url.isascii() or not self.url.isprintable() or " " in self.url:
             raise TargetError(f"target: expected a URL in plain ASCII without blanks, found {_safe(self.url)!r}")
+        if not 0 < self.weight < math.inf:
+            raise TargetError(f"target.weight: expected more than 0, found {self.weight:g}")
         for name, value in self.headers.items():
             _check_header(name, value)
 
@@ -128,11 +132,11 @@ class Target:
             raise TargetError(f"target: host {self.host!r} has no address: {problem.strerror or problem}") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         for address in addresses:
-            self._permit(ipaddress.ip_address(address.split("%")[0]))
+            self._permit(address)
         return addresses
 
-    def _permit(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-        address = getattr(address, "ipv4_mapped", None) or address  # ::ffff:a.b.c.d is a.b.c.d
+    def _permit(self, given: str) -> None:
+        address = _read_address(given)
         if str(address) in METADATA_ADDRESSES:
             raise TargetError(f"target: {address} is a cloud metadata address; it is never loaded")
         if not address.is_global or (self.allow_public == self.host and self.max_rate_hz):
@@ -167,10 +171,21 @@ class Target:
         return {
             "url": self.url,
             "model": self.model,
+            "weight": self.weight,
             "key": self.key.partition(":")[0] if self.key else None,
             "header_names": sorted(self.headers),
             "tls": {"verify": not self.insecure, "ca_file": self.ca_file} if self.tls else None,
         }
+
+
+def is_public(address: str) -> bool:
+    """Return whether *address* belongs to a stranger, as far as its number tells."""
+    return _read_address(address).is_global
+
+
+def _read_address(given: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(given.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address  # ::ffff:a.b.c.d is a.b.c.d
 
 
 def _read_key_file(path: Path) -> str:

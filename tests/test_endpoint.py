@@ -584,7 +584,7 @@ def test_other_spellings_of_the_same_events(url: str) -> None:
 def test_split_events_are_cut_inside_characters(url: str) -> None:
     split = ask(url, "split")
     assert len(split.chunks) == 7
-    assert len(split.reads) > 14, "several reads an event"
+    assert len(split.reads) > len(split.chunks), "several reads an event"  # how many depends on our own speed
     hsplit = ask(url, "hsplit")
     assert len(hsplit.chunks) > 14
     assert any(chunk[-1] >= 0xC0 for chunk in hsplit.chunks), "a chunk that ends in a leading byte"

@@ -53,6 +53,12 @@ def test_successor_is_a_position_of_the_share_not_a_row_of_the_trace() -> None:
     assert (share.row, share.successor) == ([2, 3], [1, NULL])
 
 
+def test_the_probe_has_a_session_in_every_so_many() -> None:
+    trace = make_trace(*(ask(at) for at in range(10)))
+    shares = [split_trace(trace, worker, 2, probe_every=4).row for worker in range(3)]
+    assert shares == [[0, 3, 5, 8], [1, 4, 7, 9], [2, 6]]
+
+
 def test_split_total_of_none_is_none() -> None:
     assert split_total(None, 0, 3) is None
 
@@ -90,6 +96,18 @@ def test_the_union_of_all_shares_is_the_trace(trace: Trace, workers: int) -> Non
         for item in fields(Plan):
             if item.name != "successor":
                 assert getattr(share, item.name) == [getattr(whole, item.name)[row] for row in share.row]
+
+
+@given(traces(), st.integers(1, 5), st.integers(1, 14))
+def test_with_a_probe_the_union_of_all_shares_is_still_the_trace(trace: Trace, workers: int, every: int) -> None:
+    shares = [split_trace(trace, worker, workers, probe_every=every) for worker in range(workers + 1)]
+    assert sorted(row for share in shares for row in share.row) == list(range(trace.requests.num_rows))
+    owners = [set(share.session) for share in shares]
+    sessions = sum(len(owner) for owner in owners)
+    assert sessions == len(set().union(*owners))  # a session stays whole
+    assert len(owners[-1]) in (sessions // every, sessions // every + 1)
+    loaded = [len(owner) for owner in owners[:-1]]
+    assert max(loaded) - min(loaded) <= 1
 
 
 @given(traces(), st.integers(1, 9))

@@ -57,7 +57,7 @@ def test_text_tells_reasons_with_meaning_and_remedy(log: Log) -> None:
     assert "CPU: 95 % of a core in the busiest second of worker 0 (limit: at most 70 %)" in text
     assert "A single-threaded loop this busy queues its own work" in text
     assert "\ndo   use more processes\n" in text
-    assert re.search(r"^1[0-9] of 18 checks of the instrument passed$", text, re.MULTILINE)
+    assert re.search(r"^1[0-9] of 20 checks of the instrument passed$", text, re.MULTILINE)
 
 
 def test_text_prints_a_percentile_below_its_floor_as_na() -> None:
@@ -166,6 +166,7 @@ def test_html_has_the_figures(page: str) -> None:
         "Distribution of TTFT",
         "Distribution of ICL, the gap between reads with output",
         "Traffic",
+        "Gaps between requests",
         "The generator's own lateness",
     ]
     assert all(f'id="plot-{n}"' in page for n in range(len(figures)))

@@ -220,6 +220,7 @@ def test_what_a_log_may_say(tmp_path: Path) -> None:
     assert described == {
         "url": "https://localhost/v1",
         "model": "tiny",
+        "weight": 1.0,
         "key": "file",
         "header_names": ["X-Token"],
         "tls": {"verify": False, "ca_file": None},
@@ -231,8 +232,8 @@ def test_what_a_log_may_say(tmp_path: Path) -> None:
 def test_a_job_carries_the_reference_and_not_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL_KEY", KEY)
     target = Target("http://localhost/v1", key="env:MODEL_KEY", headers={"X-A": "b"})
-    parts: dict[str, Any] = {"trace": "a.trace", "log": "a.log", "run": "5eed0001", "worker": 1, "addresses": ["::1"]}
-    job = Job(**parts, target=target, settings=Settings(body={"tools": ["x" * 100_000]}))
+    parts: dict[str, Any] = {"trace": "a.trace", "log": "a.log", "run": "5eed0001", "worker": 1, "addresses": [["::1"]]}
+    job = Job(**parts, targets=[target], settings=Settings(body={"tools": ["x" * 100_000]}))
     line = write_line(job)
     assert line.count(b"\n") == 1
     assert KEY.encode() not in line

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +12,11 @@ import numpy as np
 import pytest
 from logs import health_row, make_log, read_row, request_row, synthesize_log
 
+from loadshape.errors import InputError
 from loadshape.log import Log
+from loadshape.report import render
+from loadshape.runfile import RunFile
+from loadshape.summary import summarize
 from loadshape.validity import Check, Limits, judge
 from loadshape.validity.finding import grade, weigh_quantile, worst
 
@@ -135,8 +141,18 @@ def test_a_quiet_run_is_valid() -> None:
         ("end of the run", quiet(), "ok"),
         ("end of the run", quiet(ended="interrupted"), "suspect"),
         ("end of the run", quiet(ended="stopped: the log cannot keep up"), "invalid"),
-        ("Little's law, rows", make_log(many(10)), "ok"),
-        ("Little's law, rows", make_log([*many(10), served(10, done=None)]), "invalid"),
+        ("one row a request", make_log([*many(3), served(3, done=None)]), "invalid"),
+        ("one row a read", make_log(many(2, reads=1), [read_row(0, 200), read_row(1, 220)]), "ok"),
+        ("one row a read", make_log(many(2, reads=1), [read_row(0, 200)]), "invalid"),
+        ("one row a read", make_log(many(1, reads=1), [read_row(0, 200), read_row(5, 200)]), "invalid"),
+        ("one row a read", make_log(many(1, reads=1), [read_row(0, -1)]), "invalid"),
+        ("one row a read", make_log([request_row(0, "http_error", sent=9, done=9, reads=1)], [read_row(0, 5)]), "ok"),
+        ("one row a read", make_log(many(1, reads=1), [read_row(0, 701)]), "invalid"),
+        ("one row a read", make_log(), "ok"),
+        ("Little's law, rows", make_log(many(10), [read_row(n, 20 * n + 700) for n in range(10)]), "ok"),
+        ("Little's law, rows", make_log(many(10), [read_row(n, 20 * n + 701) for n in range(10)]), "suspect"),
+        ("Little's law, rows", make_log(many(10), [read_row(n, 20 * n + 700) for n in range(9)]), "invalid"),
+        ("Little's law, rows", make_log([*many(9), served(9, outcome="truncated")], []), "invalid"),
         ("Little's law, rows", make_log(), "unknown"),
         ("Little's law, counters", synthesize_log(), "ok"),
         ("Little's law, counters", make_log(many(100), health=ticks(in_flight=lambda t: 12)), "suspect"),
@@ -156,6 +172,14 @@ def test_checks_that_do_not_apply_are_left_out() -> None:
     assert user - kernel == {"loop lag"}
 
 
+@pytest.mark.parametrize("rows", [[], many(1)])
+def test_a_log_that_contradicts_itself_is_judged_all_the_same(rows: list[dict[str, Any]]) -> None:
+    ceilings = {"requests_hz": 1000.0, "chunks_hz": 50_000.0}
+    environment = {"client": {"calibration": {"one": ceilings, "all": ceilings}}}
+    log = make_log(rows, [read_row(n, n) for n in range(9)], ticks(), planned=4, environment=environment)
+    assert judge(log).status == "INVALID"
+
+
 def test_the_worst_worker_counts() -> None:
     calm, busy = ticks(), ticks(runqueue_ns=lambda t: int(20e6 * t))
     check = find(make_log(health=calm + [row | {"worker": 3} for row in busy]), "run-queue delay")
@@ -168,6 +192,61 @@ def test_limits_are_configurable_and_recorded() -> None:
     assert find(log, "CPU").status == "suspect"
     assert find(log, "CPU", cpu=0.9).status == "ok"
     assert judge(log, Limits(cpu=0.9)).limits.cpu == 0.9
+
+
+def test_limits_that_are_not_the_defaults_are_named() -> None:
+    assert Limits().changed == {}
+    assert Limits(cpu=0.9, gc_pause_s=0.001).changed == {"cpu": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"cpu": -1.0}, r"limits\.cpu: expected 0 or more, or inf for no limit, found -1"),
+        ({"cpu": float("nan")}, r"limits\.cpu: expected 0 or more"),
+        ({"steal": 0.5}, r"limits\.steal: 0\.5 is beyond its second limit steal_invalid = 0\.05"),
+        ({"lateness_p99_s": 0.1}, r"limits\.lateness_p99_s: 0\.1 is beyond its second limit lateness_p99_invalid_s"),
+        ({"punctual_share": 0.5}, r"limits\.punctual_share: 0\.5 is beyond"),
+        ({"punctual_window_s": 0.0}, r"limits\.punctual_window_s: expected a length"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(limits: dict[str, float], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        Limits(**limits)
+
+
+def test_no_limit_is_inf() -> None:
+    log = make_log(health=ticks(cpu_ns=lambda t: int(1e9 * t)))
+    assert find(log, "CPU", cpu=float("inf")).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[limits]\ncpuu = 0.9", r"limits\.toml: .*unknown field `cpuu`.*limits"),
+        ("[limits]\ncpu = 'much'", r"limits\.toml: .*limits\.cpu"),
+        ("[limits]\ncpu = -1", r"limits\.toml: limits\.cpu: expected 0 or more"),
+        ("cpu = 0.9", r"limits\.toml: .*unknown field `cpu`"),
+        ("[limits", r"limits\.toml: not valid TOML"),
+    ],
+)
+def test_a_file_of_limits_is_refused_by_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=complaint):
+        RunFile.load(path)
+
+
+def test_a_file_of_limits_is_heeded_recorded_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text("[limits]\ncpu = 1\n")
+    log = synthesize_log(failing=0.0)
+    busy = make_log(log.requests, log.reads, ticks(20.0, cpu_ns=lambda t: int(9e8 * t)), planned=800)
+    summary = summarize(busy, limits=RunFile.load(path).limits)
+    assert "CPU" not in {it.name for it in summary.verdict.reasons}
+    assert "limits      of the verdict, not the default ones: cpu 1\n" in render(summary, "text")
+    told = json.loads(render(summary, "json"))["verdict"]
+    assert (told["limits"]["cpu"], told["limits_changed"]) == (1.0, ["cpu"])
 
 
 @pytest.mark.parametrize(

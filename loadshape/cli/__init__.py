@@ -26,8 +26,11 @@ COMMANDS = {
     "shape": ("making:shape", "Draw the traffic of a recipe over a fixture into a hashed trace."),
     "replay": ("playing:replay_trace", "Replay a trace against an OpenAI-compatible endpoint and write the log."),
     "simulate": ("playing:simulate", "Run the embedded OpenAI-compatible endpoint until it is stopped."),
+    "doctor": ("hosting:show_doctor", "Say whether this host is fit to measure with, and what to change."),
+    "calibrate": ("hosting:run_calibration", "Measure this host's limits with real replays, in about a minute."),
     "report": ("judging:report", "Judge a log: the instrument first, then latencies, rates, goodput and outcomes."),
     "inspect": ("judging:inspect", "Say what a fixture, a trace or a log is and holds."),
+    "recover": ("judging:recover_log", "Make a complete log of what is whole of one that was cut."),
     "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),
 }
 

@@ -3,7 +3,7 @@
 # Law: one short function a command, with nothing in it that the library does not have. The docstring is the
 # help text, and docs/cli.md is made from it.
 
-"""The commands `report`, `inspect` and `verify`."""
+"""The commands `report`, `inspect`, `recover` and `verify`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from loadshape.cli.console import AsJson, Strict, print_about, print_summary
+from loadshape.cli.console import AsJson, Force, Output, Strict, print_about, print_summary
 from loadshape.inspection import open_folder
 from loadshape.log import Log
 from loadshape.metrics import explain as explain_metric
 from loadshape.progress import Teller
+from loadshape.recovery import recover
 from loadshape.report import render
+from loadshape.runfile import RunFile
 from loadshape.summary import Objectives, summarize
 from loadshape.units import parse_duration_s
 
@@ -33,6 +35,7 @@ def report(
     ttft: str | None = None,
     tpot: str | None = None,
     e2e: str | None = None,
+    limits: Path | None = None,
     explain: Annotated[str | None, Parameter(help="print the formula of a metric instead")] = None,
     strict: Strict = False,
     json: AsJson = False,
@@ -55,17 +58,20 @@ def report(
         Another: at most so long for each token after it, 40ms.
     e2e
         Another: at most so long to the last token, 10s.
+    limits
+        A TOML file whose section [limits] changes those of the verdict.
     """
     if explain is not None:
         print(explain_metric(explain))
         return 0
     stated = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
-    limits = {name: parse_duration_s(text, f"--{name[:-2]}") for name, text in stated.items() if text is not None}
+    goals = {name: parse_duration_s(text, f"--{name[:-2]}") for name, text in stated.items() if text is not None}
     summary = summarize(
         Log.open(log),
         warmup_s=parse_duration_s(warmup, "--warmup"),
         cooldown_s=parse_duration_s(cooldown, "--cooldown"),
-        objectives=Objectives(**({"ttft_s": None, "tpot_s": None} | limits)) if limits else None,
+        objectives=Objectives(**({"ttft_s": None, "tpot_s": None} | goals)) if goals else None,
+        limits=RunFile.load(limits).limits if limits else None,
     )
     if html is not None:
         html.write_text(render(summary, "html"), encoding="utf-8")
@@ -82,6 +88,32 @@ def inspect(path: Path, /, *, json: AsJson = False) -> int:
         A folder of any of the three.
     """
     print_about(open_folder(path), as_json=json)
+    return 0
+
+
+def recover_log(
+    log: Path, /, *, output: Output, trace: Path | None = None, force: Force = False, json: AsJson = False
+) -> int:
+    """Make a complete log of what is whole of one that was cut.
+
+    Parameters
+    ----------
+    log
+        The log that was cut, NAME.log; it stays as it is.
+    output
+        The log to write.
+    trace
+        The trace of the run, if it is no longer where it was: it tells who the lost requests were.
+    """
+    recovered = recover(log, output, trace=trace, force=force)
+    manifest = recovered.manifest
+    about = {"path": str(output), "planned": recovered.run.planned, "outcomes": manifest.outcomes}
+    about |= {"ended": manifest.ended, "ended_s": manifest.ended_ns / 1e9, "notes": manifest.notes}
+    if json:
+        print(msgspec.json.encode(about).decode())
+        return 0
+    for line in (manifest.ended, *manifest.notes, f"judge it with: loadshape report {output}"):
+        print(line)
     return 0
 
 

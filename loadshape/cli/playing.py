@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
 from loadshape.cli.console import AsJson, Force, Output, Strict, print_summary
 from loadshape.demo import run_demo
 from loadshape.endpoint import Script, serve
 from loadshape.errors import InputError
+from loadshape.live import watch_replay
 from loadshape.progress import Teller
 from loadshape.replayer import choose_processes, replay
-from loadshape.replayer.job import Progress
+from loadshape.replayer.terms import tell_terms
 from loadshape.report import render
 from loadshape.runfile import RunFile
 from loadshape.summary import summarize
@@ -43,7 +46,7 @@ def replay_trace(
     trace: Path,
     /,
     *,
-    target: str,
+    target: Annotated[list[str] | None, Parameter(negative="")] = None,
     output: Output,
     model: str | None = None,
     processes: int = 0,
@@ -63,7 +66,7 @@ def replay_trace(
     trace
         The trace to replay, NAME.trace.
     target
-        The base URL, http://host:port/v1.
+        The base URL, http://host:port/v1; several times for several targets.
     output
         The log to write, NAME.log.
     model
@@ -73,7 +76,7 @@ def replay_trace(
     key
         Where the key is, env:NAME or file:PATH; never the key itself.
     run
-        A TOML file with time limits and other settings.
+        A TOML file with time limits, the length of the run, several targets, and other settings.
     allow_target
         The public host that may be loaded.
     max_rate
@@ -83,22 +86,18 @@ def replay_trace(
     """
     teller = Teller(quiet=json)
     given = RunFile.load(run) if run else RunFile()
-    options = msgspec.structs.asdict(given.target)
-    place = Target(target, model, key, allow_public=allow_target, max_rate_hz=max_rate, **options)
+    targets = given.make_targets(target or [], model=model, key=key, allow_public=allow_target, max_rate_hz=max_rate)
     settings = msgspec.structs.replace(
         given.replay,
         processes=processes or given.replay.processes or choose_processes(),
         preflight=preflight and given.replay.preflight,
     )
-    about = Trace.open(trace).manifest
-    teller.say(f"{about.requests:,} requests, loop {about.loop.mode}, {settings.tell()}")
-    with teller.task("replay", about.duration_s) as task:
-
-        def watch(progress: Progress, elapsed_s: float) -> None:
-            task.update(max(0.0, elapsed_s), progress.tell(about.requests))
-
-        log = replay(trace, place, log=output, settings=settings, watch=watch, force=force)
-    return print_summary(summarize(log), as_json=json, strict=strict)
+    about = Trace.open(trace)
+    for line in tell_terms(about, targets, settings):
+        teller.say(line)
+    with watch_replay(teller, about, settings) as watch:
+        log = replay(trace, targets, log=output, settings=settings, watch=watch, force=force)
+    return print_summary(summarize(log, limits=given.limits), as_json=json, strict=strict)
 
 
 def simulate(

@@ -18,7 +18,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,15 @@ import msgspec
 
 from loadshape.errors import StartMissed, TargetError
 from loadshape.log import Log, Run
-from loadshape.plan import check_loop
+from loadshape.replayer.capacity import check_capacity
 from loadshape.replayer.crew import Crew, sum_progress
 from loadshape.replayer.job import Done, Job, Progress, Settings, Start, Stop
-from loadshape.replayer.preflight import ask_target
+from loadshape.replayer.preflight import ask_targets
+from loadshape.replayer.prometheus import Exposition
+from loadshape.replayer.roads import check_roads
 from loadshape.replayer.stage import Stage, describe_run
-from loadshape.target import Target
+from loadshape.replayer.terms import check_terms
+from loadshape.target import Target, is_public
 from loadshape.trace import Trace
 
 READY_S = 60.0
@@ -43,7 +46,7 @@ Watch = Callable[[Progress, float], None]
 
 def replay(
     trace: Trace | str | Path,
-    target: Target,
+    target: Target | Sequence[Target],
     *,
     log: str | Path,
     processes: int | None = None,
@@ -51,7 +54,7 @@ def replay(
     watch: Watch | None = None,
     force: bool = False,
 ) -> Log:
-    """Replay *trace* against *target* and return the complete log, which is also written to *log*.
+    """Replay *trace* against *target*, or several of them, and return the complete log, also written to *log*.
 
     `processes` is a short way to say how many workers there are (default: one below four cores, else half
     of the cores); `settings` says everything else. `watch` is called ten times a second with the progress
@@ -62,17 +65,20 @@ def replay(
     """
     settings = settings or Settings()
     settings = msgspec.structs.replace(settings, processes=processes or settings.processes or choose_processes())
-    with Stage(trace, Path(log), force=force) as stage:
-        check_loop(stage.trace.manifest.loop, settings.processes)
-        _check_rate(stage.trace, target)
-        addresses = target.resolve()
+    targets = [target] if isinstance(target, Target) else list(target)
+    with Stage(trace, Path(log), force=force) as stage, Exposition(settings.prometheus_port) as exposition:
+        check_terms(stage.trace, targets, settings)
+        addresses = [it.resolve() for it in targets]
+        settings = msgspec.structs.replace(settings, breaker=_choose_breaker(settings, addresses))
+        roads = check_roads(targets, addresses, settings.source_ips)
+        check_capacity(stage.trace, settings, roads=roads)
         run = secrets.token_hex(4)
         facts: dict[str, Any] = {"models": None}
         if settings.preflight:
             try:
-                target, facts = ask_target(target)
+                targets, facts = ask_targets(targets)
             except TargetError as error:
-                stage.refuse(describe_run(stage.trace, run, target, settings), error)
+                stage.refuse(describe_run(stage.trace, run, targets, settings), error)
                 raise
         stage.prepare(facts)
         jobs = [
@@ -81,17 +87,17 @@ def replay(
                 log=str(stage.log),
                 run=run,
                 worker=worker,
-                target=target,
+                targets=targets,
                 addresses=addresses,
                 settings=settings,
             )
-            for worker in range(settings.processes)
+            for worker in range(settings.workers)
         ]
         with Crew(jobs) as crew:
             ready = crew.gather_ready(READY_S)
-            conditions = describe_run(stage.trace, run, target, settings, addresses=addresses, ready=ready[0])
+            conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
             stage.announce(conditions)
-            done, ended = _play(crew, conditions, settings, watch or _ignore)
+            done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
         stage.conclude(conditions, done, ended)
     return Log.open(stage.log)
 
@@ -100,6 +106,13 @@ def choose_processes() -> int:
     """Return how many workers suit this host: one below four cores, else half of the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 if cores < 4 else cores // 2
+
+
+def _choose_breaker(settings: Settings, addresses: list[list[str]]) -> bool:
+    """Return whether the circuit breaker is in force: as the settings say, else where a target is public."""
+    if settings.breaker is not None:
+        return settings.breaker
+    return any(is_public(address) for of_target in addresses for address in of_target)
 
 
 def _play(crew: Crew, run: Run, settings: Settings, watch: Watch) -> tuple[list[Done], str]:
@@ -112,7 +125,7 @@ def _play(crew: Crew, run: Run, settings: Settings, watch: Watch) -> tuple[list[
     said: dict[int, Progress] = {}
     told = 0
     with _count_interrupts() as interrupts:
-        while len(done) < settings.processes:
+        while len(done) < settings.workers:
             _hear(crew, said, done)
             watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
             if len(interrupts) > told:
@@ -144,14 +157,14 @@ def _hear(crew: Crew, said: dict[int, Progress], done: dict[int, Done]) -> None:
             said[worker] = report
         elif isinstance(report, Done):
             done[worker] = report
+            if report.stopped not in (None, INTERRUPTED):
+                crew.tell(Stop(grace_s=0.0, reason=report.stopped))  # one worker's end is the end of the run
 
 
-def _check_rate(trace: Trace, target: Target) -> None:
-    """Refuse to load a target faster than the permission for it says."""
-    rate_hz = trace.requests.num_rows / max(trace.manifest.duration_s, 1e-9)
-    if target.max_rate_hz is not None and rate_hz > target.max_rate_hz:
-        raise TargetError(f"target: the trace asks {rate_hz:.1f} requests/s, --max-rate allows {target.max_rate_hz:g}")
+def _look_both(first: Watch, second: Watch | None) -> Watch:
+    def look(progress: Progress, elapsed_s: float) -> None:
+        first(progress, elapsed_s)
+        if second is not None:
+            second(progress, elapsed_s)
 
-
-def _ignore(_progress: Progress, _elapsed_s: float) -> None:
-    """Watch nothing."""
+    return look

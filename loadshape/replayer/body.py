@@ -10,10 +10,11 @@
 #
 # A key in the request's `params` segment replaces ours: whoever writes max_tokens there means it.
 
-"""Request bytes of a trace's rows for one target."""
+"""Request bytes of a trace's rows for its targets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,32 +41,43 @@ class Prepared:
 
 
 class BodyBuilder:
-    """Turns rows of a trace into HTTP/1.1 requests for *target*."""
+    """Turns rows of a trace into HTTP/1.1 requests for *targets*, each with its key."""
 
-    def __init__(self, trace: Trace, target: Target, *, run: str, key: Secret | None, extra: dict[str, Any]) -> None:
-        self.key = key
+    def __init__(
+        self,
+        trace: Trace,
+        targets: Sequence[Target],
+        *,
+        run: str,
+        keys: Sequence[Secret | None],
+        extra: dict[str, Any],
+    ) -> None:
+        self.keys = keys
         self._rows = _Rows(trace)
         self._kinds = trace.segments["kind"].cast(pa.string()).to_pylist()
         self._texts = trace.segments["text"].combine_chunks()
         self._token_ids = trace.segments["token_ids"].combine_chunks()
-        self._target = target
+        self._targets = targets
         self._run = run
         self._extra = extra
-        self._heads = {api: _write_head(target, path, key) for api, path in PATHS.items()}
+        self._heads = [
+            {api: _write_head(target, path, key) for api, path in PATHS.items()}
+            for target, key in zip(targets, keys, strict=True)
+        ]
         self._shared = _count_uses(trace)
         self._escaped: dict[int, bytes] = {}
         self._params: dict[int, dict[str, Any]] = {}
         self._check(trace)
 
-    def prepare(self, row: int) -> Prepared:
-        """Return the bytes of the request in *row* of the trace."""
+    def prepare(self, row: int, target: int = 0) -> Prepared:
+        """Return the bytes of the request in *row* of the trace for one of the targets."""
         rows = self._rows
         api, messages = rows.api[row], rows.messages(row)
         content = self._chat(messages) if api == "chat" else self._prompt(messages)
-        body = [b"{", *content, b"," + msgspec.json.encode(self._fields(row))[1:]]
+        body = [b"{", *content, b"," + msgspec.json.encode(self._fields(row, target))[1:]]
         size = sum(map(len, body))
         head = b"%bContent-Length: %d\r\nX-Request-Id: %b\r\n\r\n" % (
-            self._heads[api],
+            self._heads[target][api],
             size,
             name_request(self._run, rows.request[row]).encode(),
         )
@@ -73,6 +85,9 @@ class BodyBuilder:
 
     def _check(self, trace: Trace) -> None:
         """Refuse what no request can be made of before the first one is sent."""
+        for api in trace.requests["api"].cast(pa.string()).unique().to_pylist():
+            if api not in PATHS:
+                raise TraceError(f"requests.api: expected one of {', '.join(PATHS)}, found {api!r}")
         for segment in trace.requests["params"].unique().drop_null().to_pylist():
             self._read_params(segment)
         for api, parts in PARTS.items():
@@ -82,8 +97,8 @@ class BodyBuilder:
                     found = f"{self._kinds[segment]!r} (segment {segment})"
                     raise TraceError(f"segments.kind: {found} cannot be part of a {api} request; use {sorted(parts)}")
 
-    def _fields(self, row: int) -> dict[str, Any]:
-        model = self._rows.model[row] or self._target.model
+    def _fields(self, row: int, target: int) -> dict[str, Any]:
+        model = self._rows.model[row] or self._targets[target].model
         fields: dict[str, Any] = {} if model is None else {"model": model}
         fields |= {
             "max_tokens": self._rows.output_tokens[row],

@@ -2,7 +2,7 @@
 #
 # Law: a Network moves bytes and stamps them; it knows nothing of HTTP, plans or logs. It tells its owner
 # four things (opened, failed, written, and, through the inbox, what was read) and never decides anything.
-# `streams` is the exact one, `portable` the one that runs everywhere and under TLS.
+# `streams` is the exact one, `secured` the same under TLS, `portable` the one that runs everywhere.
 
 """Connection, Network and Owner: the seam between sockets and requests."""
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from loadshape.log import Outcome
 
 if TYPE_CHECKING:
+    from loadshape.replayer.channel import Channel
     from loadshape.replayer.exchange import Exchange
 
 # (connection, at_ns, seen_ns, what): bytes, b"" at the end of the stream, or the error that ended it.
@@ -25,21 +26,37 @@ Inbox = deque[Arrival]
 
 
 class Connection:
-    """One TCP connection; `handle` is a socket or an asyncio transport.
+    """One TCP connection; `handle` is a socket or an asyncio transport, `channel` its TLS where that is ours.
 
     `open` says that it may be written to: it is connected, and the end of its stream has not come.
     """
 
-    __slots__ = ("closed", "exchange", "handle", "idle_since_ns", "number", "open", "outgoing", "receive", "requests")
+    __slots__ = (
+        "channel",
+        "closed",
+        "exchange",
+        "handle",
+        "idle_since_ns",
+        "number",
+        "open",
+        "outgoing",
+        "receive",
+        "requests",
+        "retransmits",
+        "target",
+    )
 
-    def __init__(self, number: int, handle: Any) -> None:
+    def __init__(self, number: int, handle: Any, target: int = 0) -> None:
         self.number = number
         self.handle = handle
+        self.target = target
         self.receive: Callable[..., Any] | None = None
         self.exchange: Exchange | None = None
+        self.channel: Channel | None = None
         self.outgoing: list[bytes | memoryview] = []
         self.idle_since_ns = 0
         self.requests = 0
+        self.retransmits = 0
         self.open = False
         self.closed = False
 
@@ -75,8 +92,8 @@ class Network(Protocol):
         """Say whom to call, and what to call when something can be drained."""
         ...
 
-    def open(self) -> Connection:
-        """Begin to connect. Raises OSError when this host has no socket left to give."""
+    def open(self, target: int = 0) -> Connection:
+        """Begin to connect to one of the targets. Raises OSError when this host has no socket left to give."""
         ...
 
     def send(self, connection: Connection, parts: list[bytes]) -> bool:

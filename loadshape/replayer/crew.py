@@ -13,14 +13,19 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from loadshape.errors import InputError, ReplayError, WorkerLost
+from loadshape.log import RUN_NAME
 from loadshape.replayer.job import Failed, Job, Order, Progress, Ready, Report, read_report, write_line
 
 END_S = 10.0  # a worker that was told to end, and has not after so long, is killed
 STDERR_NAME = "stderr.txt"
+
+K = TypeVar("K", str, int)
 
 
 class Crew:
@@ -85,7 +90,7 @@ class Crew:
             for line in lines:
                 report = read_report(line)
                 if isinstance(report, Failed):
-                    raise (InputError if report.is_input else ReplayError)(report.reason)
+                    raise explain_failure(report, Path(self._jobs[worker].log))
                 yield worker, report
             if not data:
                 self._selector.unregister(key.fileobj)
@@ -118,9 +123,21 @@ class Crew:
         errors = (folder / STDERR_NAME).read_text(errors="replace").strip().splitlines()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
         raise WorkerLost(
-            f"worker {worker} {how}{': ' + errors[-1] if errors else ''}; the log is incomplete, "
-            f"what was written before is in {folder}"
+            f"worker {worker} {how}{': ' + errors[-1] if errors else ''}; the log is incomplete"
+            + name_remedy(folder.parent)
         )
+
+
+def explain_failure(failed: Failed, log: Path) -> InputError | ReplayError:
+    """Return the error of a worker that could not go on."""
+    return InputError(failed.reason) if failed.is_input else ReplayError(failed.reason + name_remedy(log))
+
+
+def name_remedy(log: Path) -> str:
+    """Return how to save what was written, once there may be something."""
+    if not (log / RUN_NAME).is_file():
+        return ""
+    return f"; save what was written before with: loadshape recover {log} -o NEW.log"
 
 
 def sum_progress(said: dict[int, Progress]) -> Progress:
@@ -133,4 +150,15 @@ def sum_progress(said: dict[int, Progress]) -> Progress:
         in_flight=sum(part.in_flight for part in parts),
         reads=sum(part.reads for part in parts),
         late_ns=max((part.late_ns for part in parts), default=0),
+        outcomes=_add_up(part.outcomes for part in parts),
+        ttft=_add_up(part.ttft for part in parts),
+        gaps=_add_up(part.gaps for part in parts),
+        lateness=_add_up(part.lateness for part in parts),
     )
+
+
+def _add_up(parts: Iterable[dict[K, int]]) -> dict[K, int]:
+    total: Counter[K] = Counter()
+    for part in parts:
+        total.update(part)
+    return total

@@ -4,11 +4,15 @@
 # with a drain between two slices: decoding 5,000 reads at a stretch would hold the next drain back for
 # 25 ms, and by then the kernel would have merged several tokens of a stream into one read. Within a slice
 # the next due time is looked at, because a send must not wait for a decoder.
+#
+# Arrivals that wait are bounded: past the bound the run is stopped, as it is when the log falls behind. Neither
+# the reading nor the sending ever waits for the decoder.
 
 """Decoder: feeds what arrived to the responses, and records every read."""
 
 from __future__ import annotations
 
+from loadshape.histogram import Histogram
 from loadshape.log import Outcome
 from loadshape.plan import NULL
 from loadshape.replayer.connection import Network
@@ -16,7 +20,11 @@ from loadshape.replayer.exchange import Exchange
 from loadshape.replayer.ledger import Ledger
 from loadshape.replayer.recorder import RowWriter
 from loadshape.replayer.sender import Sender
+from loadshape.replayer.tape import Tape
 
+INBOX_READS = 200_000  # more than the decoder can work off in a second
+INBOX_BYTES = 256 << 20
+WEIGHED_FROM = 1024  # fewer reads than this cannot hold so many bytes
 SLICE = 64  # about a third of a millisecond
 LOOK_EVERY = 16
 
@@ -27,6 +35,9 @@ class Decoder:
     def __init__(self, network: Network, sender: Sender, ledger: Ledger, reads: RowWriter) -> None:
         self.reads = 0
         self.worst_lag_ns = 0
+        self.ttft = Histogram()
+        self.gaps = Histogram()
+        self.tape: Tape | None = None
         self._network = network
         self._sender = sender
         self._ledger = ledger
@@ -37,17 +48,31 @@ class Decoder:
         inbox, epoch_ns = self._network.inbox, self._sender.epoch_ns
         for index in range(min(SLICE, len(inbox))):
             connection, at_ns, seen_ns, what = inbox.popleft()
-            if index % LOOK_EVERY == 0:
+            is_looking = index % LOOK_EVERY == 0
+            if is_looking:
                 self._look_up(seen_ns)
             exchange = connection.exchange
             if exchange is None:
                 if not connection.closed:
                     self._sender.lines.drop(connection)
             elif isinstance(what, bytes) and what:
+                if not exchange.reads and seen_ns - epoch_ns < exchange.sent_ns:
+                    continue  # said while the connection was idle, before this was asked
+                before_ns = exchange.last_token_ns
                 self._absorb(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
+                if is_looking or before_ns == NULL:
+                    self._sample(exchange, before_ns)
             else:
                 self._break_off(exchange, at_ns - epoch_ns, what)
         return bool(inbox)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more waits to be decoded than may: memory would grow without a bound."""
+        inbox = self._network.inbox
+        if len(inbox) < WEIGHED_FROM:
+            return False
+        return len(inbox) > INBOX_READS or sum(len(it[3]) for it in inbox if isinstance(it[3], bytes)) > INBOX_BYTES
 
     def _look_up(self, seen_ns: int) -> None:
         now_ns = self._sender.clock.now_ns()
@@ -55,23 +80,37 @@ class Decoder:
         if now_ns >= self._network.due_at_ns:
             self._sender.wake()
 
+    def _sample(self, exchange: Exchange, before_ns: int) -> None:
+        """Count what a read says of TTFT or gaps, for looking on: every first token, and of the gaps one in 16."""
+        if exchange.last_token_ns == before_ns:
+            return
+        if before_ns == NULL:
+            self.ttft.add(exchange.first_token_ns - exchange.due_ns)
+        else:
+            self.gaps.add(exchange.last_token_ns - before_ns)
+
     def _absorb(self, exchange: Exchange, at_ns: int, seen_ns: int, data: bytes) -> None:
+        if self.tape is not None:
+            self.tape.take(exchange.request, at_ns, seen_ns, data)
         gain = exchange.absorb(at_ns, data)
         self.reads += 1
         tokens = NULL if gain.tokens is None else gain.tokens
         self._rows.append(exchange.request, at_ns, seen_ns, len(data), gain.events, gain.deltas, gain.kinds, tokens)
         response = exchange.response
         if response.complete:
-            self._ledger.end(exchange, Outcome[response.outcome or "truncated"], response.error, at_ns)
+            done_ns = max(at_ns, exchange.sent_ns)  # a last word on an idle connection may be older than the request
+            self._ledger.end(exchange, Outcome[response.outcome or "truncated"], response.error, done_ns)
             return
         if response.is_done:
             self._ledger.watch(exchange, at_ns)  # what is left is framing, and has its own, short limit
-        if self._ledger.has_had_enough(exchange):
-            self._ledger.end(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
+        elif self._ledger.has_had_enough(exchange):
+            self._ledger.give_up(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
 
     def _break_off(self, exchange: Exchange, at_ns: int, what: bytes | OSError) -> None:
         """End a request whose connection ended: in order, which may be its rightful end, or by an error."""
         response = exchange.response
+        if self.tape is not None:
+            self.tape.note_end(exchange.request, at_ns, reset=isinstance(what, OSError))
         exchange.count(at_ns, response.end_of_stream(reset=isinstance(what, OSError)))
         outcome, error = Outcome[response.outcome or "truncated"], response.error
         if exchange.reads == 0:

@@ -50,15 +50,19 @@ class Exchange:
         "reads",
         "request",
         "response",
+        "retransmits",
         "reused",
+        "rtt_ns",
         "sent_ns",
         "size_bytes",
+        "target",
         "tokens",
         "written_ns",
     )
 
-    def __init__(self, position: int, request: int, prepared: Prepared) -> None:
+    def __init__(self, position: int, request: int, prepared: Prepared, target: int = 0) -> None:
         self.position = position
+        self.target = target
         self.request = request
         self.due_ns = self.begun_ns = NULL
         self.parts = prepared.parts
@@ -69,6 +73,7 @@ class Exchange:
         self.connected_ns = self.sent_ns = self.written_ns = NULL
         self.head_ns = self.first_byte_ns = self.first_token_ns = self.first_content_ns = NULL
         self.last_token_ns = self.last_read_ns = NULL
+        self.rtt_ns = self.retransmits = NULL
         self.reads = self.events = self.tokens = self.bytes_in = 0
 
     def absorb(self, at_ns: int, data: bytes) -> Gain:
@@ -115,6 +120,7 @@ def make_row(exchange: Exchange, place: Place, outcome: Outcome, done_ns: int, e
         *(_or_null(response.status), exchange.reads, exchange.events, exchange.bytes_in, written),
         *(_or_null(response.prompt_tokens), _or_null(response.completion_tokens)),
         *(_or_null(response.cached_tokens), _or_null(response.reasoning_tokens)),
+        *(exchange.rtt_ns, exchange.retransmits),
     )
     return numbers, (error, response.finish_reason, response.request_id)
 
@@ -123,7 +129,7 @@ def make_unsent_row(request: int, place: Place, due_ns: int, outcome: Outcome, e
     """Return the row of a request that no exchange was ever begun for."""
     stamps = (NULL,) * 10
     numbers = (request, place.session, place.turn, place.target, 0, place.worker, NULL, NULL, due_ns, *stamps)
-    return (*numbers, int(outcome), NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL), (error, None, None)
+    return (*numbers, int(outcome), NULL, 0, 0, 0, 0, *(NULL,) * 6), (error, None, None)
 
 
 def _or_null(value: int | None) -> int:

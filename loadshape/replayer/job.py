@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import math
 from typing import Any
 
 import msgspec
@@ -17,6 +19,9 @@ from loadshape.log import Shard
 from loadshape.target import Target
 
 RECEIVE = ("auto", "kernel", "user")
+ROUTINGS = ("session", "round_robin", "weighted", "prefix")
+MAX_PROBE_SHARE = 0.01  # a probe that carries more is one of those that it is to be compared with
+ON_DEAD = (None, "end", "move")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Time limits are outcomes: a request that passes one ends as timeout_connect, timeout_first (no byte of
     answer content), timeout_idle (between two reads) or timeout_total; None means no limit. `grace_s` is how
-    long requests may go on after the last due time; None means until their own limits.
+    long requests may go on after the last due time, or after `duration_s`; None means until their own limits.
+    Totals (`requests`, `slots`, `cap`) are of all workers.
     """
 
     processes: int = 0  # 0: as many as suit this host
@@ -36,6 +42,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_total_s: float | None = None
     grace_s: float | None = None
     interrupt_grace_s: float = 5.0
+    duration_s: float | None = None  # nothing is begun that falls due later
+    requests: int | None = None  # only the first of the trace
+    slots: int | None = None  # a closed loop, whatever the trace says
+    cap: int | None = None  # instead of the trace's
+    routing: str = "session"  # or round_robin, weighted, prefix: which target serves what
+    on_dead: str | None = None  # end or move: what becomes of the requests of a lost target; None: they go on failing
+    dead_after: int = 5  # connection failures in a row that make a target lost
+    source_ips: list[str] = []  # addresses of ours, taken in turn
+    capture: bool = False  # keep the bytes of every answer
+    breaker: bool | None = None  # stop when most requests fail; None: for public targets
+    probe_share: float = 0.0  # of the sessions, for one more process that is never busy; 0: none
+    prometheus_port: int = 0  # of 127.0.0.1, for a dashboard to look on; 0: none
     preflight: bool = True  # ask the server for its models before the first packet
     body: dict[str, Any] = {}  # merged into every request's JSON body
     verbatim: str = ""  # the run file that these came from
@@ -52,16 +70,56 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"grace_s: expected 0 seconds or more, or nothing to wait for all, found {self.grace_s}")
         if self.receive not in RECEIVE:
             raise InputError(f"receive: expected one of {', '.join(RECEIVE)}, found {self.receive!r}")
-        if self.processes < 0 or self.spin_us < 0:
-            raise InputError("processes, spin_us: expected 0 or more")
+        if self.processes < 0 or self.spin_us < 0 or not self.interrupt_grace_s >= 0:
+            raise InputError("processes, spin_us, interrupt_grace_s: expected 0 or more")
+        if not 0 <= self.probe_share <= MAX_PROBE_SHARE:
+            raise InputError(f"probe_share: expected 0 to {MAX_PROBE_SHARE:g}, 0 for none, found {self.probe_share}")
+        if not 0 <= self.prometheus_port < 1 << 16:
+            raise InputError(f"prometheus_port: expected 1 to 65535, or 0 for none, found {self.prometheus_port}")
+        self._check_loop()
+        self._check_targets()
+
+    @property
+    def workers(self) -> int:
+        """How many processes there are, with the probe."""
+        return self.processes + (self.probe_share > 0)
+
+    @property
+    def probe_every(self) -> int:
+        """One session in so many is the probe's: fewer than its share says; 0 without a probe."""
+        return math.floor(1 / self.probe_share) + 1 if self.probe_share else 0
+
+    def _check_loop(self) -> None:
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            raise InputError(f"duration_s: expected more than 0 seconds, found {self.duration_s}")
+        for name in ("requests", "slots", "cap"):
+            total = getattr(self, name)
+            if total is not None and total < 1:
+                raise InputError(f"{name}: expected 1 or more, or nothing for what the trace says, found {total}")
+
+    def _check_targets(self) -> None:
+        if self.routing not in ROUTINGS:
+            raise InputError(f"routing: expected one of {', '.join(ROUTINGS)}, found {self.routing!r}")
+        if self.on_dead not in ON_DEAD:
+            raise InputError(f"on_dead: expected end or move, or nothing to go on sending, found {self.on_dead!r}")
+        if self.dead_after < 1:
+            raise InputError(f"dead_after: expected 1 connection failure or more, found {self.dead_after}")
+        for source in self.source_ips:
+            try:
+                ipaddress.ip_address(source)
+            except ValueError:
+                raise InputError(f"source_ips: expected addresses of this host, found {source!r}") from None
 
     def tell(self) -> str:
         """Return one line with the values in force."""
         limits = ("connect", "first", "idle", "total")
         given = {name: getattr(self, f"timeout_{name}_s") for name in limits}
         told = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in given.items() if limit_s is not None)
-        grace = "waits for the last answer" if self.grace_s is None else f"cut {self.grace_s:g} s after the last send"
-        return f"processes {self.processes}, limits: {told or 'none'}; {grace}"
+        grace = "for the last answer" if self.grace_s is None else f"{self.grace_s:g} s for what is in flight"
+        breaker = {None: "on for public targets", True: "on", False: "off"}[self.breaker]
+        probe = " and a probe" if self.probe_share else ""
+        limited = f"processes {self.processes}{probe}, limits: {told or 'none'}"
+        return f"{limited}; at the end waits {grace}; circuit breaker {breaker}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
@@ -71,8 +129,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     log: str
     run: str
     worker: int
-    target: Target
-    addresses: list[str]
+    targets: list[Target]
+    addresses: list[list[str]]  # of each target
     settings: Settings
 
 
@@ -106,6 +164,10 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     in_flight: int
     reads: int
     late_ns: int  # the worst lateness since the last message
+    outcomes: dict[str, int] = {}
+    ttft: dict[int, int] = {}  # counts of Histograms since the start: about, of a sample, and for looking on only
+    gaps: dict[int, int] = {}  # between token-bearing reads
+    lateness: dict[int, int] = {}  # of the requests that have ended
 
     def tell(self, planned: int) -> str:
         """Return one line about a replay of *planned* requests under way."""

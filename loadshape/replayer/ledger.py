@@ -11,15 +11,22 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence
 
+from loadshape.histogram import Histogram
 from loadshape.log import Outcome
 from loadshape.plan import NULL, Plan
+from loadshape.replayer.breaker import Breaker
 from loadshape.replayer.exchange import Exchange, Place, make_row, make_unsent_row
 from loadshape.replayer.limits import EXPLAINED, Limits
 from loadshape.replayer.lines import Lines
+from loadshape.replayer.path import measure_path
 from loadshape.replayer.recorder import RowWriter
 from loadshape.replayer.scheduler import NEVER, Scheduler
 from loadshape.target import Secret
+
+UNANSWERED = (Outcome.refused, Outcome.reset, Outcome.timeout_connect)
+LOST_TARGET = "its target was lost"
 
 
 class Ledger:
@@ -33,16 +40,18 @@ class Ledger:
         rows: RowWriter,
         lines: Lines,
         worker: int = 0,
-        key: Secret | None = None,
+        keys: Sequence[Secret | None] = (),
     ) -> None:
         self.lines = lines
         self.counts: Counter[Outcome] = Counter()
+        self.lateness = Histogram()
+        self.breaker: Breaker | None = None
         self._plan = plan
         self._scheduler = scheduler
         self._limits = limits
         self._rows = rows
         self._worker = worker
-        self._key = key
+        self._keys = [key for key in keys if key is not None]
         self._in_flight: dict[int, Exchange] = {}
         self._ended = bytearray(len(plan))
         self._deadlines: list[tuple[int, int]] = []
@@ -76,56 +85,76 @@ class Ledger:
         connection = exchange.connection
         if connection is not None:
             response = exchange.response
+            exchange.rtt_ns, exchange.retransmits = measure_path(connection)
             self.lines.release(connection, reusable=response.complete and response.reusable and not connection.outgoing)
-        if error is not None and self._key is not None:
-            error = self._key.conceal(error)
+        if exchange.reads or outcome in UNANSWERED:
+            self.lines.routes.hear(exchange.target, done_ns, answered=exchange.reads > 0)
+        self.lateness.add(exchange.begun_ns - exchange.due_ns)
+        if self.breaker is not None:
+            self.breaker.note(outcome, done_ns)
         self._scheduler.finish(position, done_ns, succeeded=outcome is Outcome.ok)
-        self._write(position, outcome, make_row(exchange, self._place(position), outcome, done_ns, error))
+        place = _find_place(self._plan, position, exchange.target, self._worker)
+        numbers, texts = make_row(exchange, place, outcome, done_ns, error)
+        for key in self._keys:  # a server may repeat what it was told, anywhere
+            texts = tuple(text and key.conceal(text) for text in texts)
+        self._write(position, outcome, (numbers, texts))
         exchange.connection = None
+
+    def skip(self, position: int, due_ns: int, now_ns: int) -> None:
+        """Give its row to a request that fell due when its target was lost, and move on."""
+        self._scheduler.finish(position, now_ns, succeeded=False)
+        self._leave_out(position, due_ns, LOST_TARGET)
 
     def next_deadline_ns(self) -> int:
         """Return when `expire` may have something to do, NEVER if nothing is in flight."""
         return self._deadlines[0][0] if self._deadlines else NEVER
 
-    def expire(self, now_ns: int) -> None:
-        """End every request that has passed one of its limits."""
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
+    def expire(self, now_ns: int, by_ns: int | None = None) -> None:
+        """End every request that had passed one of its limits by *by_ns*, or by now."""
+        by_ns = now_ns if by_ns is None else by_ns
+        while self._deadlines and self._deadlines[0][0] <= by_ns:
             _, position = heapq.heappop(self._deadlines)
             exchange = self._in_flight.get(position)
             if exchange is None:
                 continue
             deadline_ns, outcome = self._limits.find_deadline(exchange, self._plan)
-            if deadline_ns <= now_ns:
-                self._time_out(exchange, outcome, now_ns)
+            if deadline_ns <= by_ns:
+                self.give_up(exchange, outcome, EXPLAINED[outcome], now_ns)
             else:
-                self.watch(exchange, now_ns)
+                self.watch(exchange, by_ns)
 
-    def _time_out(self, exchange: Exchange, outcome: Outcome, now_ns: int) -> None:
+    def give_up(self, exchange: Exchange, outcome: Outcome, reason: str, now_ns: int) -> None:
+        """End a request that will not be waited for any longer; what the server has said outranks *outcome*."""
         response = exchange.response
-        if response.is_done and outcome is Outcome.timeout_idle:
-            # Everything was said, only the end of the body is missing: that is no failure.
+        if response.is_done or response.outcome is not None:
+            # Only the end of the body is missing: after [DONE] that is no failure, and an error has been told.
             response.end_of_stream()
-            self.end(exchange, Outcome[response.outcome or "ok"], response.error, exchange.last_read_ns)
+            done_ns = exchange.last_read_ns if response.is_done else now_ns
+            self.end(exchange, Outcome[response.outcome or "ok"], response.error, done_ns)
         else:
-            self.end(exchange, outcome, EXPLAINED[outcome], now_ns)
+            self.end(exchange, outcome, reason, now_ns)
 
     def cut(self, reason: str, now_ns: int) -> None:
-        """End everything in flight as cancelled."""
+        """Give up everything in flight."""
         for exchange in list(self._in_flight.values()):
-            self.end(exchange, Outcome.cancelled, reason, now_ns)
+            self.give_up(exchange, Outcome.cancelled, reason, now_ns)
 
     def close(self, reason: str) -> None:
         """Give a row to every request that was never released."""
         for position in range(len(self._plan)):
             if not self._ended[position]:
-                due_ns, request = self._plan.due_ns[position], self._plan.request[position]
-                row = make_unsent_row(request, self._place(position), due_ns, Outcome.not_reached, reason)
-                self._write(position, Outcome.not_reached, row)
+                self._leave_out(position, self._plan.due_ns[position], reason)
 
-    def _place(self, position: int) -> Place:
-        return Place(self._plan.session[position], self._plan.turn[position], 0, self._worker)
+    def _leave_out(self, position: int, due_ns: int, reason: str) -> None:
+        place = _find_place(self._plan, position, self.lines.routes.home(position), self._worker)
+        row = make_unsent_row(self._plan.request[position], place, due_ns, Outcome.not_reached, reason)
+        self._write(position, Outcome.not_reached, row)
 
     def _write(self, position: int, outcome: Outcome, row: tuple[tuple[int, ...], tuple[str | None, ...]]) -> None:
         self._ended[position] = 1
         self.counts[outcome] += 1
         self._rows.append_with_texts(*row)
+
+
+def _find_place(plan: Plan, position: int, target: int, worker: int) -> Place:
+    return Place(plan.session[position], plan.turn[position], target, worker)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from loadshape.log import Outcome
 from loadshape.pacer import Pacer
 from loadshape.plan import Plan
 from loadshape.replayer.body import BodyBuilder
+from loadshape.replayer.breaker import Breaker
 from loadshape.replayer.connection import Network
 from loadshape.replayer.decoder import Decoder
 from loadshape.replayer.job import Progress, Settings
@@ -27,22 +29,25 @@ from loadshape.replayer.ledger import Ledger
 from loadshape.replayer.limits import Limits
 from loadshape.replayer.lines import Lines
 from loadshape.replayer.recorder import RowWriter
+from loadshape.replayer.routing import Routes
 from loadshape.replayer.scheduler import NEVER, Scheduler
 from loadshape.replayer.sender import Sender
 from loadshape.units import to_ns
 
 CUT = "cut at the end of the run"
 STALL_NS = 20_000_000  # a deadline seen so late says that we were stopped or starved, not that the server was silent
+TURN_NS = 1_000_000  # of the loop, which reads for a network whose drain does not
 UNREACHED = "its predecessor failed, or the run ended first"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker gets of a run: its number, and its part of the slots and of the cap."""
+    """What one worker gets of a run: its number, its part of the slots and of the cap, and where its requests go."""
 
     worker: int = 0
     slots: int | None = None
     cap: int | None = None
+    routes: Routes | None = None  # None: there is one target
 
 
 class Player:
@@ -60,18 +65,21 @@ class Player:
         clock: Clock | None = None,
     ) -> None:
         clock = clock or MonotonicClock()
-        lines = Lines(network, clock)
+        lines = Lines(network, clock, share.routes or Routes.to_one(len(plan)))
         self.network = network
         self.settings = settings
         self.stopped: str | None = None
         self.spin_ns = settings.spin_us * 1000
-        self.scheduler = Scheduler(plan, slots=share.slots, cap=share.cap)
-        self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.worker, bodies.key)
+        self._end_ns = NEVER if settings.duration_s is None else to_ns(settings.duration_s)
+        reach = None if settings.requests is None else bisect_left(plan.row, settings.requests)
+        self.scheduler = Scheduler(plan, slots=share.slots, cap=share.cap, reach=reach, end_ns=self._end_ns)
+        self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.worker, bodies.keys)
         self.sender = Sender(plan, self.scheduler, self.ledger, bodies, network, clock)
+        self.ledger.breaker = Breaker() if settings.breaker else None
         self.decoder = Decoder(network, self.sender, self.ledger, rows[1])
         self._clock = clock
         self._cut_at_ns = NEVER
-        self._heed_at_ns = NEVER
+        self._heed_ns = NEVER  # what came by then is heard before limits count
         self._is_continuing = False
         self._is_over = False
 
@@ -110,9 +118,10 @@ class Player:
         self.sender.wake()
         now_ns = self.sender.now_ns()
         self._expire(now_ns)
-        if now_ns >= self._cut_at_ns:
+        if now_ns >= self._end_ns:
+            self._end_ns = NEVER
             self.scheduler.stop()
-            self.ledger.cut(self.stopped or CUT, now_ns)
+            self.check_end()
         self.ready()
 
     def ready(self) -> None:
@@ -130,10 +139,6 @@ class Player:
         if not self._is_over and self.sender.work_ahead(self.sender.now_ns()):
             self._defer(self.work_ahead)
 
-    def is_idle(self, for_ns: int) -> bool:
-        """Return whether nothing has arrived and nothing is due for a while."""
-        return not self.network.inbox and self.scheduler.next_due_ns() - self.sender.now_ns() > for_ns
-
     def describe_progress(self) -> Progress:
         """Return the counts so far, and the worst lateness since this was asked last."""
         late_ns, self.sender.worst_late_ns = self.sender.worst_late_ns, 0
@@ -145,6 +150,10 @@ class Player:
             in_flight=len(self.ledger),
             reads=self.decoder.reads,
             late_ns=late_ns,
+            outcomes={outcome.name: count for outcome, count in self.ledger.counts.items()},
+            ttft=self.decoder.ttft.counts,
+            gaps=self.decoder.gaps.counts,
+            lateness=self.ledger.lateness.counts,
         )
 
     def finish(self) -> int:
@@ -157,13 +166,24 @@ class Player:
         return now_ns
 
     def _expire(self, now_ns: int) -> None:
-        """End what has passed a limit; after a stall of our own, only once what came meanwhile was heard."""
-        if now_ns - self.ledger.next_deadline_ns() > STALL_NS and self._heed_at_ns == NEVER:
-            self._heed_at_ns = now_ns + STALL_NS
-        if self._heed_at_ns != NEVER and (now_ns < self._heed_at_ns or self.network.inbox):
+        """End what has passed its limit, or the run's, once everything that had come by then has been heard."""
+        limit_ns = min(self.ledger.next_deadline_ns(), self._cut_at_ns)
+        if now_ns < limit_ns:
+            self._heed_ns = NEVER
             return
-        self._heed_at_ns = NEVER
-        self.ledger.expire(now_ns)
+        if self._heed_ns == NEVER:
+            turn_ns = TURN_NS if self.network.receive == "user" else 0
+            self._heed_ns = now_ns + (STALL_NS if now_ns - limit_ns > STALL_NS else turn_ns)
+        self.network.drain()
+        heed_at_ns = self._heed_ns + self.sender.epoch_ns
+        if now_ns < self._heed_ns or any(at_ns <= heed_at_ns for _, at_ns, _, _ in self.network.inbox):
+            return  # ready() decodes it, and the pacer comes again
+        now_ns = self.sender.now_ns()  # the drain may have sent what waited for a connection
+        by_ns, self._heed_ns = self._heed_ns, NEVER
+        self.ledger.expire(now_ns, by_ns)
+        if by_ns >= self._cut_at_ns:
+            self.scheduler.stop()
+            self.ledger.cut(self.stopped or CUT, now_ns)
 
     def _continue(self) -> None:
         self._is_continuing = False
@@ -177,9 +197,9 @@ class Player:
                 self._over()
             return
         next_ns = self.scheduler.next_due_ns() - self.spin_ns
-        deadline_ns = self.ledger.next_deadline_ns()
-        if self._heed_at_ns != NEVER:
-            deadline_ns = max(deadline_ns, self._heed_at_ns)
-        next_ns = min(next_ns, deadline_ns, self._cut_at_ns)
+        deadline_ns = min(self.ledger.next_deadline_ns(), self._cut_at_ns)
+        if self._heed_ns != NEVER:
+            deadline_ns = max(deadline_ns, self._heed_ns)
+        next_ns = min(next_ns, deadline_ns, self._end_ns)
         if next_ns < NEVER // 2:
             self._pacer.arm(next_ns + self.sender.epoch_ns)

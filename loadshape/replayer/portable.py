@@ -12,12 +12,14 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 from loadshape.clock import measure_offset_ns
 from loadshape.errors import TargetError
 from loadshape.replayer.connection import Connection, Inbox, Owner
+from loadshape.replayer.roads import Road
 from loadshape.replayer.scheduler import NEVER
 from loadshape.target import Target
 
@@ -29,13 +31,14 @@ class Portable:
 
     owner: Owner
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, addresses: list[str], target: Target) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, roads: Sequence[Sequence[Road]], targets: Sequence[Target]
+    ) -> None:
         self.inbox: Inbox = deque()
         self.due_at_ns = NEVER
         self._loop = loop
-        self._addresses = addresses
-        self._target = target
-        self._tls = make_tls(target)
+        self._roads = [cycle(of_target) for of_target in roads]
+        self._secured = [(make_tls(target), target.host if target.tls else None) for target in targets]
         self._opened = 0
         self._open: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
@@ -45,23 +48,24 @@ class Portable:
         self.owner = owner
         self._ready = ready
 
-    def open(self) -> Connection:
-        """Begin to connect to the next of the target's addresses, and to shake hands under TLS."""
-        connection = Connection(self._opened, None)
+    def open(self, target: int = 0) -> Connection:
+        """Begin to connect on the next of the target's roads, and to shake hands under TLS."""
+        connection = Connection(self._opened, None, target)
         self._opened += 1
         self._open[connection.number] = connection
-        self._opening[connection.number] = self._loop.create_task(self._connect(connection))
+        self._opening[connection.number] = self._loop.create_task(self._connect(connection, next(self._roads[target])))
         return connection
 
-    async def _connect(self, connection: Connection) -> None:
-        address = self._addresses[connection.number % len(self._addresses)]
+    async def _connect(self, connection: Connection, road: Road) -> None:
+        context, host = self._secured[connection.target]
         try:
             await self._loop.create_connection(
                 lambda: _Stream(self, connection),
-                address,
-                self._target.port,
-                ssl=self._tls,
-                server_hostname=self._target.host if self._tls else None,
+                road.address,
+                road.port,
+                ssl=context,
+                server_hostname=host,
+                local_addr=None if road.source is None else (road.source, 0),
             )
         except OSError as error:
             self._open.pop(connection.number, None)
@@ -150,6 +154,7 @@ def make_tls(target: Target) -> ssl.SSLContext | None:
     except OSError as problem:
         raise TargetError(f"target.ca_file: {target.ca_file} cannot be used: {problem}") from None
     context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION  # every connection is a full one, and like the others
     if target.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

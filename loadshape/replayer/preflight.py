@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +20,22 @@ import msgspec
 
 from loadshape.errors import TargetError
 from loadshape.replayer.portable import make_tls
-from loadshape.target import Target
+from loadshape.replayer.terms import check_models
+from loadshape.target import Secret, Target
 from loadshape.version import __version__
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
+
+
+def ask_targets(targets: Sequence[Target]) -> tuple[list[Target], dict[str, Any]]:
+    """Return the targets with their models filled in, and what each server says of itself, by URL if several.
+
+    Raises TargetError for what ask_target refuses, and when they serve different models.
+    """
+    asked, facts = zip(*map(ask_target, targets), strict=True)
+    check_models(asked)
+    return list(asked), facts[0] if len(facts) == 1 else dict(zip((it.url for it in asked), facts, strict=True))
 
 
 def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
@@ -30,14 +43,14 @@ def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
 
     Raises TargetError when nobody listens, the key is refused, or the model is not served.
     """
-    status, models = _get(target, target.path + "/models")
+    status, models, tls = _get(target, target.path + "/models")
     if status in (401, 403):
         raise TargetError(
             f"target: {target.url} refused the key (HTTP {status}); give one with --key env:NAME or --key file:PATH"
         )
-    _, version = _get(target, "/version")
+    _, version, _ = _get(target, "/version")
     served = _list_models(models)
-    facts = {"models": models if served else None, "models_status": status, "version": version}
+    facts = {"models": models if served else None, "models_status": status, "version": version, "tls": tls}
     return replace(target, model=_choose_model(target, served)), facts
 
 
@@ -58,8 +71,8 @@ def _list_models(answer: Any) -> list[str]:
     return [entry["id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-def _get(target: Target, path: str) -> tuple[int, Any]:
-    """Return the status and the JSON of one page; None where it is no JSON."""
+def _get(target: Target, path: str) -> tuple[int, Any, dict[str, str | None] | None]:
+    """Return the status and the JSON of one page, None where it is no JSON, and what TLS was agreed upon."""
     key = target.read_key()
     headers = {"User-Agent": f"loadshape/{__version__}", "Accept": "application/json", **target.headers}
     if key is not None:
@@ -67,11 +80,12 @@ def _get(target: Target, path: str) -> tuple[int, Any]:
     connection: http.client.HTTPConnection | None = None
     try:
         connection = _connect(target)
+        tls = _describe_tls(connection.sock)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        return answer.status, msgspec.json.decode(answer.read(MAX_ANSWER_BYTES))
+        return answer.status, _conceal(msgspec.json.decode(answer.read(MAX_ANSWER_BYTES)), key), tls
     except msgspec.DecodeError:
-        return answer.status, None
+        return answer.status, None, tls
     except TimeoutError:
         raise TargetError(
             f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; --no-preflight replays all the same"
@@ -82,6 +96,19 @@ def _get(target: Target, path: str) -> tuple[int, Any]:
     finally:
         if connection is not None:
             connection.close()
+
+
+def _conceal(page: Any, key: Secret | None) -> Any:
+    """Return a page without the key: it goes into the log, and a server may repeat what it was told."""
+    return page if key is None else msgspec.json.decode(key.conceal(msgspec.json.encode(page).decode()))
+
+
+def _describe_tls(sock: socket.socket) -> dict[str, str | None] | None:
+    """Return the version, the cipher and the protocol that the server chose; all connections of a run are alike."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return None
+    cipher = sock.cipher()
+    return {"version": sock.version(), "cipher": cipher and cipher[0], "alpn": sock.selected_alpn_protocol()}
 
 
 def _connect(target: Target) -> http.client.HTTPConnection:

@@ -20,9 +20,10 @@ import os
 import queue
 import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,30 @@ from loadshape.plan import NULL
 
 BLOCK_ROWS = 10_000  # 0.3 ms of zstd a block; 1,000 rows cost 2.5 times as much a row, 100,000 stall for 3 ms
 QUEUED_BLOCKS = 64  # 640,000 rows: several seconds at the ceiling of one worker
+
+
+class Sink(Protocol):
+    """A file of the log that the writer thread writes: it opens it, writes what was put, and closes it."""
+
+    path: Path
+    table: str  # what the manifest calls its content
+    rows: int
+
+    def open(self) -> None:
+        """Create the file. Raises OSError."""
+        ...
+
+    def write(self, block: Any) -> None:
+        """Write one block, whole or with an error. Called by the thread."""
+        ...
+
+    def close(self) -> None:
+        """End the file, whatever happened before."""
+        ...
+
+    def flush(self) -> None:
+        """Put what there is. Called by the loop."""
+        ...
 
 
 @dataclass(slots=True)
@@ -49,6 +74,7 @@ class RowWriter:
     def __init__(self, path: Path, schema: pa.Schema, writer: WriterThread, *, block_rows: int = BLOCK_ROWS) -> None:
         self.path = path
         self.schema = schema
+        self.table = path.stem
         self.block_rows = block_rows
         self.rows = 0
         self._writer = writer
@@ -80,10 +106,27 @@ class RowWriter:
         if self._block.rows:
             block, self._block = self._block, self._new_block()
             self.rows += block.rows
-            self._writer.put(self, block)
+            self._writer.put(self, block, block.rows)
 
     def _new_block(self) -> _Block:
         return _Block(bytearray(self.block_rows * self._packer.size), [[] for _ in self._texts])
+
+    def open(self) -> None:
+        """Create the file."""
+        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+        self._file = pa.OSFile(str(self.path), mode="wb")  # writes through, whole or with an error
+        self._stream = pa.ipc.new_stream(self._file, self.schema, options=options)
+
+    def write(self, block: _Block) -> None:
+        """Write one block as one batch."""
+        self._stream.write_batch(self.make_batch(block))
+
+    def close(self) -> None:
+        """End the stream."""
+        try:
+            self._stream.close()
+        finally:
+            self._file.close()
 
     def make_batch(self, block: _Block) -> pa.RecordBatch:
         """Return the block as a record batch of the schema."""
@@ -101,23 +144,22 @@ class RowWriter:
 
 @dataclass(slots=True)
 class WriterThread:
-    """One thread that writes the blocks of all RowWriters of a process."""
+    """One thread that writes the blocks of all files of a process."""
 
     error: Exception | None = None
     behind: bool = False
     is_patient: bool = False
     _queued_rows: int = 0  # written by the loop only
     _written_rows: int = 0  # written by the thread only
-    _queue: queue.Queue[tuple[RowWriter, _Block] | None] = field(default_factory=queue.Queue)
-    _files: dict[Path, tuple[Any, Any]] = field(default_factory=dict)
+    _queue: queue.Queue[tuple[Sink, Any, int] | None] = field(default_factory=queue.Queue)
+    _sinks: list[Sink] = field(default_factory=list)
     _thread: threading.Thread | None = None
 
-    def open(self, *writers: RowWriter) -> None:
+    def open(self, *sinks: Sink) -> None:
         """Create the files and start; raises OSError when a file cannot be made."""
-        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
-        for writer in writers:
-            sink = pa.OSFile(str(writer.path), mode="wb")  # writes through, whole or with an error
-            self._files[writer.path] = (sink, pa.ipc.new_stream(sink, writer.schema, options=options))
+        for sink in sinks:
+            sink.open()
+            self._sinks.append(sink)
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
@@ -126,15 +168,15 @@ class WriterThread:
         """Rows that are queued and not yet written."""
         return self._queued_rows - self._written_rows
 
-    def put(self, writer: RowWriter, block: _Block) -> None:
-        """Queue a block; a queue past its bound sets `behind`, or is waited for once the run is over."""
+    def put(self, sink: Sink, block: Any, rows: int) -> None:
+        """Queue a block of some rows; a queue past its bound sets `behind`, or is waited for once the run is over."""
         if self._queue.qsize() >= QUEUED_BLOCKS:
             if self.is_patient:
                 self._queue.join()
             else:
                 self.behind = True
-        self._queued_rows += block.rows
-        self._queue.put((writer, block))
+        self._queued_rows += rows
+        self._queue.put((sink, block, rows))
 
     def close(self) -> None:
         """Write what is queued, end the streams, and raise ReplayError if anything could not be written."""
@@ -152,28 +194,24 @@ class WriterThread:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            writer, block = item
+            sink, block, rows = item
             try:
                 if self.error is None:
-                    self._files[writer.path][1].write_batch(writer.make_batch(block))
+                    sink.write(block)
             except Exception as problem:  # whatever it is, the rows are not on the disk
                 self.error = problem
-            self._written_rows += block.rows
+            self._written_rows += rows
             self._queue.task_done()
-        for sink, stream in self._files.values():
+        for sink in self._sinks:
             try:
-                stream.close()
+                sink.close()
             except OSError as problem:
                 self.error = self.error or problem
-            sink.close()
 
 
-def describe_shards(root: Path, writers: list[RowWriter]) -> list[Shard]:
+def describe_shards(root: Path, sinks: Sequence[Sink]) -> list[Shard]:
     """Return what the manifest says of each closed file."""
-    return [
-        Shard(str(writer.path.relative_to(root)), writer.path.stem, writer.rows, digest_file(writer.path))
-        for writer in writers
-    ]
+    return [Shard(str(it.path.relative_to(root)), it.table, it.rows, digest_file(it.path)) for it in sinks]
 
 
 def _cast(values: np.ndarray[Any, Any], item: pa.Field) -> pa.Array:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadshape.errors import InputError
+from loadshape.target import Target
 
 IP_BIND_ADDRESS_NO_PORT = 24
 
@@ -54,6 +55,16 @@ def list_roads(addresses: Sequence[str], port: int, sources: Sequence[str] = ())
             "expected sources of the target's own kind, IPv4 or IPv6"
         )
     return roads
+
+
+def check_roads(targets: Sequence[Target], addresses: Sequence[Sequence[str]], sources: Sequence[str]) -> int:
+    """Return how many roads there are to all targets.
+
+    Raises InputError unless every source is an address of this host, and every target can be reached.
+    """
+    check_sources(sources)
+    pairs = zip(targets, addresses, strict=True)
+    return sum(len(list_roads(of_target, target.port, sources)) for target, of_target in pairs)
 
 
 def check_sources(sources: Sequence[str]) -> None:

@@ -9,7 +9,8 @@
 #     closed       each slot takes the next session; due is the instant the slot became free plus think
 #     cap          bounds the requests in flight; a due request then waits, and its lateness shows the wait
 #
-# A turn whose predecessor failed is never reached; neither are its own successors.
+# A turn whose predecessor failed is never reached; neither are its own successors. Nor is what lies beyond the
+# declared end: after the last of the requests that were asked for, or due when the duration is over.
 
 """Scheduler: releases the requests of a plan when they are due."""
 
@@ -26,19 +27,32 @@ NEVER = 1 << 62
 
 
 class Scheduler:
-    """Walks a Plan. Positions are indices into the plan; all times are ns since the run's epoch."""
+    """Walks a Plan. Positions are indices into the plan; all times are ns since the run's epoch.
 
-    def __init__(self, plan: Plan, *, slots: int | None = None, cap: int | None = None) -> None:
+    Never released are positions from `reach` on, and what becomes due at `end_ns` or later.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        slots: int | None = None,
+        cap: int | None = None,
+        reach: int | None = None,
+        end_ns: int = NEVER,
+    ) -> None:
         self._plan = plan
         self._cap = cap if cap is not None else NEVER
+        self._reach = len(plan) if reach is None else reach
+        self._end_ns = end_ns
         self._in_flight = 0
         self._stopped = False
-        clocked = [position for position in range(len(plan)) if plan.due_ns[position] != NULL]
+        clocked = [position for position in range(self._reach) if NULL != plan.due_ns[position] < end_ns]
         self._clocked = sorted(clocked, key=lambda position: plan.due_ns[position])
         self._clocked_due = [plan.due_ns[position] for position in self._clocked]
         self._next_clocked = 0
         self._waiting: list[tuple[int, int]] = []  # heap of (due, position): turns and slots
-        self._sessions = deque(p for p in range(len(plan)) if plan.turn[p] == 0 and plan.due_ns[p] == NULL)
+        self._sessions = deque(p for p in range(self._reach) if plan.turn[p] == 0 and plan.due_ns[p] == NULL)
         for _ in range(slots or 0):
             self._refill_slot(0)
 
@@ -54,8 +68,9 @@ class Scheduler:
 
     @property
     def drained(self) -> bool:
-        """Whether nothing waits for its instant, a slot or the cap: only a predecessor's end can bring more."""
-        return self._stopped or not (self._waiting or self._sessions or self._next_clocked < len(self._clocked))
+        """Whether nothing waits for its instant, a slot, the cap or the end: only a predecessor's end brings more."""
+        waits = self._waiting or self._sessions or self._next_clocked < len(self._clocked)
+        return self._stopped or not (waits or self._end_ns < NEVER)
 
     def next_due_ns(self) -> int:
         """Return when release() has something to give, NEVER if only a finish() can change that."""
@@ -82,6 +97,11 @@ class Scheduler:
         waiting = sum(1 for due_ns, _ in self._waiting if due_ns <= until_ns)
         return min(clocked + waiting, self._cap - self._in_flight)
 
+    def foresee(self, until_ns: int) -> list[int]:
+        """Return the positions that look_ahead counts."""
+        waiting = [position for due_ns, position in self._waiting if due_ns <= until_ns]
+        return [*waiting, *self.upcoming(until_ns)][: self.look_ahead(until_ns)]
+
     def upcoming(self, until_ns: int, *, skip: int = 0) -> Iterator[int]:
         """Return the positions that the clock makes due up to *until_ns*, nearest first, without the first *skip*."""
         end = bisect_right(self._clocked_due, until_ns, lo=self._next_clocked)
@@ -91,9 +111,9 @@ class Scheduler:
         """Tell that a released request ended; makes its successor, or its slot's next session, due."""
         self._in_flight -= 1
         successor = self._plan.successor[position]
-        waits = successor != NULL and self._plan.due_ns[successor] == NULL
+        waits = NULL != successor < self._reach and self._plan.due_ns[successor] == NULL
         if waits and succeeded:
-            heapq.heappush(self._waiting, (ended_ns + self._plan.think_ns[successor], successor))
+            self._await(ended_ns + self._plan.think_ns[successor], successor)
         elif self._sessions:
             self._refill_slot(ended_ns)
 
@@ -104,7 +124,11 @@ class Scheduler:
     def _refill_slot(self, free_ns: int) -> None:
         if self._sessions:
             position = self._sessions.popleft()
-            heapq.heappush(self._waiting, (free_ns + self._plan.think_ns[position], position))
+            self._await(free_ns + self._plan.think_ns[position], position)
+
+    def _await(self, due_ns: int, position: int) -> None:
+        if due_ns < self._end_ns:
+            heapq.heappush(self._waiting, (due_ns, position))
 
     def _pop(self) -> tuple[int, int]:
         clocked_ns = NEVER

@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from itertools import islice
 
 from loadshape.clock import Clock
 from loadshape.log import Outcome
-from loadshape.plan import Plan
+from loadshape.plan import NULL, Plan
 from loadshape.replayer.body import BodyBuilder
 from loadshape.replayer.connection import Connection, Network, translate_error
 from loadshape.replayer.exchange import Exchange
@@ -37,6 +39,7 @@ class Sender:
         self.begun = 0
         self.worst_late_ns = 0
         self.lines = ledger.lines
+        self._routes = ledger.lines.routes
         self._plan = plan
         self._scheduler = scheduler
         self._ledger = ledger
@@ -51,7 +54,12 @@ class Sender:
     def wake(self) -> None:
         """Begin everything that is due. Called by the pacer, and from the middle of a drain."""
         for position, due_ns in self._scheduler.release(self.now_ns()):
-            self._begin(position, due_ns)
+            target = self._routes.find(position)
+            if target != NULL:
+                self._begin(position, due_ns, target)
+            else:
+                self._prepared.pop(position, None)
+                self._ledger.skip(position, due_ns, self.now_ns())
         self.look_ahead()
 
     def look_ahead(self) -> None:
@@ -59,12 +67,16 @@ class Sender:
         next_ns = self._scheduler.next_due_ns()
         self._network.due_at_ns = next_ns if next_ns == NEVER else next_ns + self.epoch_ns
 
-    async def warm_up(self) -> None:
+    def is_idle(self, for_ns: int) -> bool:
+        """Return whether nothing has arrived and nothing is due for a while."""
+        return not self._network.inbox and self._scheduler.next_due_ns() - self.now_ns() > for_ns
+
+    async def warm_up(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Build the requests and open the connections of the first moments, before the start."""
         for _ in range(WARM_UP_TURNS):
             if not (self.work_ahead(0) or self.lines.opening):
                 return
-            await asyncio.sleep(0.001 if self.lines.opening else 0)
+            await pause(0.001 if self.lines.opening else 0)
 
     def work_ahead(self, now_ns: int) -> bool:
         """Build a few requests and open a few connections that will soon be needed; True when there are more."""
@@ -72,9 +84,16 @@ class Sender:
         upcoming = self._scheduler.upcoming(now_ns + BODIES_AHEAD_NS, skip=len(self._prepared))
         positions = list(islice(upcoming, BODIES_A_SLICE))
         for position in positions:
-            self._prepared[position] = self._make(position)
-        more = self.lines.dial_ahead(self._scheduler.look_ahead(now_ns + LINES_AHEAD_NS))
-        return more or len(positions) == BODIES_A_SLICE
+            self._prepared[position] = self._make(position, self._routes.home(position))
+        return self._dial_ahead(now_ns + LINES_AHEAD_NS) or len(positions) == BODIES_A_SLICE
+
+    def _dial_ahead(self, until_ns: int) -> bool:
+        """Open a few of the connections that each target will need by then; True when there are more."""
+        if self._routes.targets == 1:
+            return self.lines.dial_ahead(self._scheduler.look_ahead(until_ns))
+        wanted = Counter(self._routes.find(position) for position in self._scheduler.foresee(until_ns))
+        more = [self.lines.dial_ahead(count, target) for target, count in wanted.items() if target != NULL]
+        return any(more)
 
     def opened(self, connection: Connection) -> None:
         """Use a connection for the request that waits for it, or keep it for the next one."""
@@ -97,27 +116,30 @@ class Sender:
         if connection.exchange is not None:
             connection.exchange.written_ns = self.now_ns()
 
-    def _begin(self, position: int, due_ns: int) -> None:
+    def _begin(self, position: int, due_ns: int, target: int) -> None:
         begun_ns = self.now_ns()
-        exchange = self._prepared.pop(position, None) or self._make(position)
+        exchange = self._prepared.pop(position, None)
+        if exchange is None or exchange.target != target:
+            exchange = self._make(position, target)
         exchange.due_ns, exchange.begun_ns = due_ns, begun_ns
         self.begun += 1
         self.worst_late_ns = max(self.worst_late_ns, begun_ns - due_ns)
         self._ledger.enter(exchange)
-        connection = self.lines.take(begun_ns + self.epoch_ns)
+        connection = self.lines.take(begun_ns + self.epoch_ns, target)
         if connection is not None:
             self._send(exchange, connection)
             return
         try:
-            connection = self.lines.dial()
+            connection = self.lines.dial(target)
         except OSError as error:
             outcome, reason = translate_error(error)
             self._ledger.end(exchange, outcome if outcome is not Outcome.reset else Outcome.refused, reason, begun_ns)
         else:
             connection.exchange, exchange.connection = exchange, connection
 
-    def _make(self, position: int) -> Exchange:
-        return Exchange(position, self._plan.request[position], self._bodies.prepare(self._plan.row[position]))
+    def _make(self, position: int, target: int) -> Exchange:
+        prepared = self._bodies.prepare(self._plan.row[position], target)
+        return Exchange(position, self._plan.request[position], prepared, target)
 
     def _send(self, exchange: Exchange, connection: Connection) -> None:
         connection.exchange, exchange.connection = exchange, connection

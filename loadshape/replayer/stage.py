@@ -11,13 +11,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from loadshape.calibration import Calibration
 from loadshape.clock import measure_offset_ns
 from loadshape.digest import digest_file
 from loadshape.environment import describe_host
@@ -37,6 +40,7 @@ from loadshape.log import (
 )
 from loadshape.manifest import NAME, read_manifest, sync_folder, write_manifest
 from loadshape.replayer.job import Done, Ready, Settings
+from loadshape.replayer.terms import choose_loop, plan_duration_s
 from loadshape.target import Target
 from loadshape.trace import Trace
 
@@ -76,7 +80,9 @@ class Stage:
             self.log.mkdir(parents=True)
         except OSError as problem:
             raise LogError(f"{self.log}: cannot be made: {problem.strerror}") from None
-        environment = {"client": describe_host(), "server": facts}
+        calibration = Calibration.load()
+        client = describe_host() | {"calibration": calibration.summarize() if calibration else None}
+        environment = {"client": client, "server": facts}
         (self.log / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(environment)) + b"\n")
 
     def announce(self, run: Run) -> None:
@@ -122,11 +128,11 @@ class Stage:
 def describe_run(
     trace: Trace,
     run: str,
-    target: Target,
+    targets: Sequence[Target],
     settings: Settings,
     *,
-    addresses: list[str] | None = None,
-    ready: Ready | None = None,
+    addresses: list[list[str]] | None = None,
+    ready: list[Ready] | None = None,
 ) -> Run:
     """Return the conditions of a run that begins LEAD_NS from now."""
     offset_ns, width_ns = measure_offset_ns(1000)
@@ -134,20 +140,31 @@ def describe_run(
     return Run(
         run=run,
         trace_digest=trace.digest,
+        shares=[part.planned for part in ready or []],
         trace_path=str(trace.path.resolve()) if trace.path else "",
+        arrivals=_read_arrivals(trace.manifest.recipe),
         trace_name=trace.manifest.name,
         planned=trace.requests.num_rows,
-        duration_s=trace.manifest.duration_s,
-        loop=msgspec.to_builtins(trace.manifest.loop),
-        targets=[target.describe() | {"addresses": addresses or []}],
-        receive=ready.receive if ready else "none",
-        pacing=ready.pacing if ready else "none",
+        duration_s=plan_duration_s(trace, settings),
+        loop=msgspec.to_builtins(choose_loop(trace, settings)),
+        targets=[it.describe() | {"addresses": addresses[at] if addresses else []} for at, it in enumerate(targets)],
+        receive=ready[0].receive if ready else "none",
+        pacing=ready[0].pacing if ready else "none",
         processes=settings.processes,
         settings=msgspec.to_builtins(settings),
         epoch_monotonic_ns=epoch_ns,
         epoch_realtime_ns=epoch_ns + offset_ns,
         offset_width_ns=width_ns,
     )
+
+
+def _read_arrivals(recipe: str | None) -> list[dict[str, Any]]:
+    """Return the arrival processes that a recipe declares, as it says them: what the judge holds the sends against."""
+    try:
+        declared = tomllib.loads(recipe or "").get("arrivals", [])
+    except tomllib.TOMLDecodeError:
+        return []
+    return [it for it in (declared if isinstance(declared, list) else [declared]) if isinstance(it, dict)]
 
 
 def _check_free(log: Path, *, force: bool) -> None:

@@ -12,7 +12,9 @@
 # three timespecs on CLOCK_REALTIME, of which the first is set; Linux
 # Documentation/networking/timestamping.rst). On TCP it is the stamp of the last byte returned, so a read
 # that holds several events has an interval, not a time. The stamp is immune to our own delays; our clock
-# minus the stamp is the delay itself, logged for every read.
+# minus the stamp is the delay itself, logged for every read. The kernel begins to stamp a moment after the first
+# socket on the host asked for it, and stops after the last (net/core/dev.c, netstamp_work). So one socket asks for
+# it as long as there are streams, and the first bytes of the only connection have a stamp, too.
 #
 # Draining thousands of ready sockets takes milliseconds, and a request may become due meanwhile: every
 # LOOK_EVERY reads the next due time is looked at.
@@ -30,10 +32,12 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 
 from loadshape.clock import measure_offset_ns
 from loadshape.replayer.connection import Connection, Inbox, Owner
+from loadshape.replayer.roads import Road
 from loadshape.replayer.scheduler import NEVER
 
 SO_TIMESTAMPING = 37
@@ -52,37 +56,37 @@ class Streams:
 
     receive = "kernel"
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, addresses: list[str], port: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, roads: Sequence[Sequence[Road]]) -> None:
         self.inbox: Inbox = deque()
         self.due_at_ns = NEVER
         self.offset_ns, _ = measure_offset_ns()
         self._loop = loop
-        self._places = [(_family(address), (address, port)) for address in addresses]
+        self._roads = [cycle(of_target) for of_target in roads]
         self._opened = 0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._arena = memoryview(bytearray(ARENA_BYTES))
         self._buffers = [self._arena]
+        self._sentry = _open_socket(socket.AF_INET)
 
     def listen(self, owner: Owner, ready: Callable[[], None]) -> None:
         """Watch the epoll; from now on the owner is called."""
         self._owner = owner
         self._loop.add_reader(self._epoll.fileno(), ready)
 
-    def open(self) -> Connection:
-        """Begin to connect to the next of the target's addresses."""
-        family, address = self._places[self._opened % len(self._places)]
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    def open(self, target: int = 0) -> Connection:
+        """Begin to connect on the next of the target's roads."""
+        road = next(self._roads[target])
+        sock = _open_socket(road.family)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE)
-            code = sock.connect_ex(address)
+            road.bind(sock)
+            code = sock.connect_ex((road.address, road.port))
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, _describe(code))
         except OSError:
             sock.close()
             raise
-        connection = Connection(self._opened, sock)
+        connection = Connection(self._opened, sock, target)
         connection.receive = sock.recvmsg_into
         self._opened += 1
         self._connections[sock.fileno()] = connection
@@ -115,6 +119,7 @@ class Streams:
         for connection in list(self._connections.values()):
             self.close(connection)
         self._epoll.close()
+        self._sentry.close()
 
     def drain(self) -> None:
         """Read every ready socket once; a socket with more to give is ready again at once."""
@@ -188,8 +193,12 @@ class Streams:
         return True
 
 
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+def _open_socket(family: socket.AddressFamily) -> socket.socket:
+    """Return a socket whose reads the kernel stamps."""
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE)
+    return sock
 
 
 def _describe(code: int) -> str:

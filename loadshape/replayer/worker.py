@@ -26,18 +26,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from loadshape.capture import BYTES_NAME, CAPTURE, INDEX_NAME
 from loadshape.errors import InputError, LoadshapeError, ReplayError
 from loadshape.log import HEALTH, READS, REQUESTS
 from loadshape.pacer import make_pacer, tighten_timers
 from loadshape.plan import split_total, split_trace
 from loadshape.replayer.body import BodyBuilder
+from loadshape.replayer.breaker import REASON
 from loadshape.replayer.connection import Network
 from loadshape.replayer.health import Vitals
 from loadshape.replayer.job import Done, Failed, Job, Ready, Report, Start, Stop, read_order, write_line
 from loadshape.replayer.player import Player, Share
 from loadshape.replayer.portable import Portable
-from loadshape.replayer.recorder import RowWriter, WriterThread, describe_shards
+from loadshape.replayer.recorder import RowWriter, Sink, WriterThread, describe_shards
+from loadshape.replayer.roads import list_roads
+from loadshape.replayer.secured import Secured
 from loadshape.replayer.streams import Streams
+from loadshape.replayer.tape import Tape
+from loadshape.replayer.terms import choose_loop, make_routes
 from loadshape.trace import Trace
 
 TICK_NS = 100_000_000
@@ -58,11 +64,15 @@ class Worker:
         self._report = report
         self._writer = WriterThread()
         self._requests, self._reads, self._health = _make_rows(job, self._writer)
+        self._sinks: list[Sink] = [self._requests, self._reads, self._health]
         self._network = _make_network(job, loop)
         self._player = _make_player(job, self._network, (self._requests, self._reads))
         is_portable = self._network.receive == "user" and sys.platform != "linux"
         self._pacer = make_pacer(loop, self._player.fired, portable=is_portable)
         self._ticker = make_pacer(loop, self._tick)
+        if job.settings.capture:
+            self._player.decoder.tape, index = _make_tape(job, self._writer)
+            self._sinks += [self._player.decoder.tape, index]
         self._vitals = Vitals()
         self._notes: list[str] = []
         self._offset_ns = self._network.tune()
@@ -73,7 +83,7 @@ class Worker:
 
     async def run(self, orders: Orders) -> Done:
         """Open ahead, say that we are ready, replay from the epoch on, close the log, and return what was done."""
-        self._writer.open(self._requests, self._reads, self._health)
+        self._writer.open(*self._sinks)
         self._player.attach(self._pacer, self._loop.call_soon, self._end)
         await self._player.sender.warm_up()
         planned = self._player.scheduler.planned
@@ -123,14 +133,15 @@ class Worker:
         self._ticks += 1
         if self._ticks % FLUSH_TICKS == 0:
             self._offset_ns = self._network.tune()
-            for rows in (self._requests, self._reads, self._health):
-                rows.flush()
+            for sink in self._sinks:
+                sink.flush()
             self._check_spin()
         self._check_log()
+        self._check_load()
         self._player.check_end()
         self._player.sender.lines.close_idle()
         self._player.work_ahead()
-        if self._player.is_idle(IDLE_NS):
+        if self._player.sender.is_idle(IDLE_NS):
             gc.collect(0)  # of what little makes cycles; never in the way of a send
         self._record_health(now_ns, lag_ns)
         self._report(self._player.describe_progress())
@@ -146,6 +157,14 @@ class Worker:
             self._player.stop("stopped: the log could not be written as fast as it grew", 0.0)
         elif self._writer.error is not None:
             self._player.stop(f"stopped: the log cannot be written: {self._writer.reason}", 0.0)
+
+    def _check_load(self) -> None:
+        """Stop a run that this worker cannot keep up with, or that its target should be spared."""
+        player = self._player
+        if player.decoder.is_behind:
+            player.stop("stopped: decoding fell behind what arrived", 0.0)
+        elif player.ledger.breaker is not None and player.ledger.breaker.is_open(player.sender.now_ns()):
+            player.stop(REASON, self._job.settings.interrupt_grace_s)
 
     def _record_health(self, now_ns: int, lag_ns: int) -> None:
         player = self._player
@@ -170,15 +189,13 @@ class Worker:
         for pacer in (self._pacer, self._ticker):
             pacer.close()
         self._vitals.close()
-        writers = [self._requests, self._reads, self._health]
-        for rows in writers:
-            rows.flush()
+        for sink in self._sinks:
+            sink.flush()
         self._writer.close()
         outcomes = {outcome.name: count for outcome, count in self._player.ledger.counts.items()}
-        shards = describe_shards(Path(self._job.log), writers)
-        return Done(
-            shards=shards, outcomes=outcomes, ended_ns=ended_ns, stopped=self._player.stopped, notes=self._notes
-        )
+        shards = describe_shards(Path(self._job.log), self._sinks)
+        notes = self._notes + self._player.ledger.lines.routes.tell(self._job.worker)
+        return Done(shards=shards, outcomes=outcomes, ended_ns=ended_ns, stopped=self._player.stopped, notes=notes)
 
 
 def _make_rows(job: Job, writer: WriterThread) -> list[RowWriter]:
@@ -188,19 +205,31 @@ def _make_rows(job: Job, writer: WriterThread) -> list[RowWriter]:
     return [RowWriter(folder / f"{name}.arrows", schema, writer) for name, schema in schemas.items()]
 
 
+def _make_tape(job: Job, writer: WriterThread) -> tuple[Tape, RowWriter]:
+    folder = Path(job.log) / f"worker-{job.worker:02d}"
+    index = RowWriter(folder / INDEX_NAME, CAPTURE, writer)
+    return Tape(folder / BYTES_NAME, index, writer, [target.read_key() for target in job.targets]), index
+
+
 def _make_player(job: Job, network: Network, rows: tuple[RowWriter, RowWriter]) -> Player:
     trace, workers = Trace.open(job.trace), job.settings.processes
-    loop = trace.manifest.loop
-    share = Share(job.worker, *(split_total(total, job.worker, workers) for total in (loop.slots, loop.cap)))
-    bodies = BodyBuilder(trace, job.target, run=job.run, key=job.target.read_key(), extra=job.settings.body)
-    return Player(split_trace(trace, job.worker, workers), network, bodies, rows, job.settings, share=share)
+    is_clocked, probe_every = job.settings.slots is None, job.settings.probe_every
+    plan = split_trace(trace, job.worker, workers, clocked=is_clocked, probe_every=probe_every)
+    loop = choose_loop(trace, job.settings)
+    slots, cap = (split_total(total, job.worker, workers) for total in (loop.slots, loop.cap))
+    share = Share(job.worker, slots, cap, make_routes(trace, plan, job.targets, job.settings))
+    keys = [target.read_key() for target in job.targets]
+    bodies = BodyBuilder(trace, job.targets, run=job.run, keys=keys, extra=job.settings.body)
+    return Player(plan, network, bodies, rows, job.settings, share=share)
 
 
 def _make_network(job: Job, loop: asyncio.AbstractEventLoop) -> Network:
-    exact = sys.platform == "linux" and not job.target.tls
-    if job.settings.receive == "user" or not exact:
-        return Portable(loop, job.addresses, job.target)
-    return Streams(loop, job.addresses, job.target.port)
+    targets, sources = job.targets, job.settings.source_ips
+    roads = [list_roads(addresses, it.port, sources) for it, addresses in zip(targets, job.addresses, strict=True)]
+    if job.settings.receive == "user" or sys.platform != "linux":
+        return Portable(loop, roads, targets)
+    streams = Streams(loop, roads)
+    return Secured(streams, loop, targets) if any(target.tls for target in targets) else streams
 
 
 async def serve_orders() -> int:

@@ -43,11 +43,25 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
         "latencies": {name: _describe(value) for name in DEFINITIONS if (value := _distribution(summary, name))},
         "intervals": msgspec.to_builtins(summary.intervals),
         "throughput": msgspec.to_builtins(summary.throughput),
+        "slices": msgspec.to_builtins(summary.slices),
+        "arrivals": msgspec.to_builtins(summary.arrivals),
         "goodput": {
             "objectives": msgspec.to_builtins(summary.objectives),
             "goodput_hz": good_hz,
             "attainment": summary.attainment,
         },
+        "by_target": [
+            {
+                "target": it.target,
+                "url": it.url,
+                "requests": it.requests,
+                "outcomes": it.outcomes,
+                "ttft": _describe(it.ttft),
+                "e2e": _describe(it.e2e),
+                "output_tokens_per_s": it.output_tokens_per_s,
+            }
+            for it in summary.by_target
+        ],
         "planned": summary.planned,
         "outcomes": summary.outcomes,
         "failures": [
@@ -68,7 +82,8 @@ def describe_verdict(verdict: Verdict) -> dict[str, Any]:
         "headline": verdict.headline,
         "exit_code": verdict.exit_code,
         "checks": msgspec.to_builtins(verdict.checks),
-        "limits": msgspec.to_builtins(verdict.limits),
+        "limits": _finite(msgspec.to_builtins(verdict.limits)),
+        "limits_changed": sorted(verdict.limits.changed),
     }
 
 
@@ -85,7 +100,10 @@ def _distribution(summary: Summary, name: str) -> Distribution | None:
 
 
 def _describe(found: Distribution) -> dict[str, float | str | None]:
-    values: dict[str, float | None] = msgspec.to_builtins(found)
+    return _finite(msgspec.to_builtins(found))
+
+
+def _finite(values: dict[str, float | None]) -> dict[str, float | str | None]:
     return {name: "inf" if value is not None and math.isinf(value) else value for name, value in values.items()}
 
 

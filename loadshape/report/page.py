@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -58,6 +58,7 @@ def write_summary(summary: Summary) -> str:
         _write_cards(summary),
         _titled("Conditions", _write_pairs(tables.list_conditions(summary))),
         _titled("Latency", _write_latencies(summary)),
+        _write_targets(tables.list_targets(summary)),
         _titled("Rate", _write_table(tables.list_rates(summary), number_cells=1)),
         _titled("Outcomes", _write_outcomes(summary)),
         *(_write_figure(index, figure) for index, figure in enumerate(figures)),
@@ -88,7 +89,7 @@ def _read_asset(name: str) -> str:
 
 
 def _describe_run(summary: Summary) -> str:
-    targets = ", ".join(text for label, text in tables.list_conditions(summary) if label == "target")
+    targets = ", ".join(text for label, text in tables.list_conditions(summary) if label.startswith("target"))
     rate = format_rate(summary.throughput.offered_hz, "requests")
     return f"{summary.planned:,} requests at {rate} against {targets or 'an unrecorded target'}"
 
@@ -129,10 +130,17 @@ def _write_cards(summary: Summary) -> str:
 
 
 def _write_latencies(summary: Summary) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in tables.LATENCY_HEAD)
-    rows = tables.list_latencies(summary)
-    table = _write_table(rows, number_cells=len(tables.LATENCY_HEAD) - 1, head=f"<thead><tr>{head}</tr></thead>")
+    table = _write_numbers(tables.LATENCY_HEAD, tables.list_latencies(summary))
     return table + "".join(f'<p class="caption">{escape(note)}</p>' for note in tables.list_notes(summary))
+
+
+def _write_targets(rows: Sequence[Row]) -> str:
+    return _titled("Targets", _write_numbers(tables.TARGET_HEAD, rows)) if rows else ""
+
+
+def _write_numbers(names: Sequence[str], rows: Iterable[Row]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in names)
+    return _write_table(rows, number_cells=len(names) - 1, head=f"<thead><tr>{head}</tr></thead>")
 
 
 def _write_outcomes(summary: Summary) -> str:

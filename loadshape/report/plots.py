@@ -55,6 +55,7 @@ def draw_figures(summary: Summary) -> list[Figure]:
         _draw_distribution("TTFT", "requests that ended ok", _judged(summary, "ttft")),
         _draw_distribution("ICL, the gap between reads with output", "gaps of requests that ended ok", gaps_s),
         _draw_traffic(summary),
+        _draw_gaps(summary),
         _draw_lateness(summary),
     ]
     return [figure for figure in figures if figure.data]
@@ -144,6 +145,27 @@ def _draw_traffic(summary: Summary) -> Figure:
         "the achieved one (begun), and how fast requests ended (done)."
     )
     return Figure("Traffic", caption, data, layout)
+
+
+def _draw_gaps(summary: Summary) -> Figure:
+    requests, ladder = summary.log.requests, np.linspace(0, 1, 201)
+    data = []
+    for name, stamp, color, dash in (("planned", "due", "--ink", "dot"), ("sent", "begun", "--ok", "solid")):
+        times_s = np.where(metrics.fell_due(requests), metrics.read_stamp_s(requests, stamp), np.nan)
+        gaps_s = np.diff(np.sort(times_s[~np.isnan(times_s)]))
+        if len(gaps_s) >= count_floor(0.5):
+            below = np.maximum(np.quantile(gaps_s, ladder), _SMALLEST_S)
+            data.append(_line(below, ladder, name, _stroke(color, dash, "y")))
+    layout = {
+        "height": 300,
+        "xaxis": _log_axis("gap to the request before"),
+        "yaxis": {"title": {"text": "share of gaps"}, "range": [0, 1.02]} | _QUARTERS,
+    }
+    caption = (
+        "Cumulative share of the gaps between requests, as planned and as sent. The two lie on one another as long "
+        "as the generator keeps the shape of the traffic; gaps of requests that were due together may differ."
+    )
+    return Figure("Gaps between requests", caption, data, layout)
 
 
 def _draw_lateness(summary: Summary) -> Figure:

@@ -19,8 +19,11 @@ from loadshape.metrics import DEFINITIONS
 from loadshape.stats import count_floor
 from loadshape.summary import Distribution, Objectives, Summary
 from loadshape.units import format_duration, format_rate
-from loadshape.validity.finding import show_share
+from loadshape.validity.arrivals import Arrivals
+from loadshape.validity.finding import show_number, show_share
+from loadshape.validity.host import measure_ceiling_share
 
+TARGET_HEAD = ("", "requests", "ok", "TTFT p50", "TTFT p99", "E2E p50", "E2E p99", "output")
 LATENCY_HEAD = ("", "p50", "p95", "p99", "max", "count")
 _LATENCIES = {
     "ttft": "TTFT",
@@ -58,13 +61,17 @@ def list_conditions(summary: Summary) -> list[tuple[str, str]]:
     when = datetime.fromtimestamp(run.epoch_realtime_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     rows = [
         ("trace", f"{clean_text(run.trace_name) or 'unnamed'}  {shorten_digest(run.trace_digest)}"),
-        *(("target", _describe_target(target)) for target in run.targets),
-        ("traffic", f"{_describe_loop(run.loop)}; {_describe_rates(summary)}"),
+        *(zip(_label_targets(len(run.targets)), map(_describe_target, run.targets), strict=True)),
+        ("traffic", f"{_describe_loop(run.loop, run.settings)}; {_describe_rates(summary)}"),
+        *([("arrivals", _describe_arrivals(summary.arrivals))] if summary.arrivals else []),
         ("window", _describe_window(summary)),
-        ("instrument", f"{_count(run.processes, 'process')}, {clean_text(run.pacing)} pacing"),
+        ("instrument", f"{_count(run.processes, 'process')}{_name_probe(summary)}, {clean_text(run.pacing)} pacing"),
         ("stamps", _describe_stamps(summary)),
+        *_describe_load(summary),
         ("run", f"{clean_text(run.run)} on {when}, {clean_text(manifest.ended)}, {clean_text(run.tool)}"),
     ]
+    changed = ", ".join(f"{name} {value:g}" for name, value in summary.verdict.limits.changed.items())
+    rows += [("limits", f"of the verdict, not the default ones: {changed}")] if changed else []
     return rows + [("note", clean_text(note)) for note in manifest.notes]
 
 
@@ -73,6 +80,22 @@ def list_latencies(summary: Summary) -> list[Row]:
     failed = summary.ttft_with_failures.count != summary.ttft.count
     chosen = {name: label for name, label in _LATENCIES.items() if failed or not name.endswith("_with_failures")}
     return [Row(name, label, _spread(getattr(summary, name))) for name, label in chosen.items()]
+
+
+def list_targets(summary: Summary) -> list[Row]:
+    """Return a row for each of several targets: outcomes of the whole run, latencies and tokens/s of the window."""
+    return [
+        Row(
+            "",
+            f"target {it.target}",
+            (
+                *(f"{count:,}" for count in (it.requests, it.outcomes.get("ok", 0))),
+                *(format_duration(value) for of in (it.ttft, it.e2e) for value in (of.p50_s, of.p99_s)),
+                format_rate(it.output_tokens_per_s, "tok"),
+            ),
+        )
+        for it in summary.by_target
+    ]
 
 
 def list_rates(summary: Summary) -> list[Row]:
@@ -148,25 +171,41 @@ def _say(text: str, count: int) -> str:
     return f"{count:,} x {clean_text(text)}"
 
 
+def _label_targets(count: int) -> list[str]:
+    return ["target"] if count == 1 else [f"target {number}" for number in range(count)]
+
+
 def _describe_target(target: dict[str, Any]) -> str:
     url, model = clean_text(str(target.get("url", "not recorded"))), target.get("model")
     return f"{url}, model {clean_text(str(model))}" if model else url
 
 
-def _describe_loop(loop: dict[str, Any]) -> str:
+def _describe_loop(loop: dict[str, Any], settings: dict[str, Any]) -> str:
     mode = clean_text(str(loop.get("mode", "open"))).replace("_", " ")
     limits = [
         f"{loop[name]} {word}" for name, word in (("slots", "slots"), ("cap", "at most in flight")) if loop.get(name)
     ]
-    return ", ".join([f"{mode} loop", *limits])
+    ends = {"requests": "the first {:,} requests", "duration_s": "to end after {:g} s"}
+    limits += [told.format(settings[name]) for name, told in ends.items() if settings.get(name)]
+    asked = " as set for this run" if settings.get("slots") or settings.get("cap") else ""
+    return ", ".join([f"{mode} loop{asked}", *limits])
 
 
 def _describe_rates(summary: Summary) -> str:
     rates = summary.throughput
     return (
-        f"{format_rate(rates.offered_hz, 'requests')} offered, {format_rate(rates.achieved_hz)} begun; "
-        f"{summary.planned:,} planned"
+        f"{format_rate(rates.offered_hz, 'requests')} offered, {format_rate(rates.achieved_hz)} begun"
+        f"{_describe_slices(summary)}; {summary.planned:,} planned"
     )
+
+
+def _describe_slices(summary: Summary) -> str:
+    known = [it for it in summary.slices if it.offered_hz > 0]
+    if len(known) < 2:
+        return ""
+    worst = max(known, key=lambda it: abs(it.achieved_hz / it.offered_hz - 1))
+    share = show_share(worst.achieved_hz / worst.offered_hz)
+    return f", {share} of the offered in the worst 10 s (from {worst.start_s:g} s)"
 
 
 def _describe_window(summary: Summary) -> str:
@@ -177,12 +216,34 @@ def _describe_window(summary: Summary) -> str:
     return f"{length}: from {window.start_s:g} s to {window.end_s:g} s of the run, by due time"
 
 
+def _describe_arrivals(found: Arrivals) -> str:
+    sides = [
+        f"{name} CV {show_number(it.gap_cv)}, dispersion {'/'.join(map(show_number, it.dispersion.values()))}"
+        for name, it in (("sent", found.sent), ("planned", found.planned))
+    ]
+    declared = "" if found.exponential_distance is None else f"; {show_share(found.exponential_distance)} from Poisson"
+    distance = "n/a" if found.gap_distance is None else show_share(found.gap_distance)
+    return f"{'; '.join(sides)} (0.1/1/10 s); gaps differ by {distance}{declared}"
+
+
+def _name_probe(summary: Summary) -> str:
+    return " and a probe" if summary.log.run.settings.get("probe_share") else ""
+
+
 def _describe_stamps(summary: Summary) -> str:
     lag = summary.receive_lag
     if summary.log.run.receive != "kernel":
         return "our own: a read is stamped when the process comes to it; the check of the loop lag says how late"
     bar = f"p50 {format_duration(lag.p50_s)}, p99 {format_duration(lag.p99_s)}, max {format_duration(lag.max_s)}"
     return f"the kernel's; our own are later by {bar}" if lag.count else "the kernel's"
+
+
+def _describe_load(summary: Summary) -> list[tuple[str, str]]:
+    share = measure_ceiling_share(summary.log)
+    if share is None:
+        return []
+    made_at = clean_text(str(summary.log.environment["client"]["calibration"].get("made_at", "")))[:10]
+    return [("load", f"{show_share(share)} of this host's ceiling as calibrated on {made_at}, in the busiest second")]
 
 
 def _count(number: int, noun: str) -> str:

@@ -27,6 +27,7 @@ def write_summary(summary: Summary) -> str:
         write_verdict(summary.verdict).splitlines(),
         ["Conditions", *_write_pairs(tables.list_conditions(summary))],
         ["Latency", *_align([tables.LATENCY_HEAD, *(_flatten(row) for row in tables.list_latencies(summary))])],
+        _write_targets(tables.list_targets(summary)),
         ["Rate", *_write_rates(tables.list_rates(summary))],
         ["Outcomes", *_write_outcomes(tables.list_outcomes(summary))],
         [line for note in tables.list_notes(summary) for line in _wrap(note, "")],
@@ -59,6 +60,10 @@ def _write_check(check: Check) -> Iterator[str]:
 def _write_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for label, text in pairs:
         yield from _wrap(text, " " * 14, f"  {label:<12}")
+
+
+def _write_targets(rows: Sequence[Row]) -> list[str]:
+    return ["Targets", *_align([tables.TARGET_HEAD, *map(_flatten, rows)])] if rows else []
 
 
 def _write_rates(rows: Sequence[Row]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadshape.log import Log
-from loadshape.validity import books, host, receiving, sending
+from loadshape.validity import arrivals, books, host, probe, receiving, sending
 from loadshape.validity.finding import Finding, Limits, Status, worst
 
 __all__ = ["Check", "Limits", "Status", "Verdict", "judge"]
@@ -114,6 +114,18 @@ _QUESTIONS = (
         _FEWER,
     ),
     _Question(
+        "arrivals as planned",
+        arrivals.find_arrivals,
+        "Taken together the sends are another process than the plan: smoother, or in clumps.",
+        _FEWER,
+    ),
+    _Question(
+        "declared process",
+        arrivals.find_declared_process,
+        "The recipe declares Poisson arrivals, and the sends are none.",
+        "look at the check above: if the sends are as planned, the trace is not what its recipe says",
+    ),
+    _Question(
         "receive lag",
         receiving.find_receive_lag,
         "The process ran behind the kernel; arrival times are the kernel's and stay exact, but it was short of CPU.",
@@ -151,6 +163,12 @@ _QUESTIONS = (
         "use more processes",
     ),
     _Question(
+        "share of the calibrated ceiling",
+        host.find_ceiling_share,
+        "Near its ceiling the generator has no room for a burst, and its lateness grows fast.",
+        "use more processes or a lower rate; calibrate again if the host has changed",
+    ),
+    _Question(
         "steal",
         host.find_steal,
         "The hypervisor gave the cores of this machine to others.",
@@ -175,10 +193,22 @@ _QUESTIONS = (
         "replay when the clock is not being set; let NTP slew it",
     ),
     _Question(
+        "probe against load",
+        probe.find_difference,
+        "A process that is never busy saw other latencies than the loaded ones: the difference is the generator's.",
+        _FEWER,
+    ),
+    _Question(
         "one row a request",
         books.find_rows,
         "The log does not account for every planned request; percentiles may lack the slow ones.",
         "do not compare this run; replay",
+    ),
+    _Question(
+        "one row a read",
+        books.find_reads,
+        "The two tables of the log contradict each other, so stamps or counts of some request are wrong.",
+        "report it with the log",
     ),
     _Question(
         "end of the run",

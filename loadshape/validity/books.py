@@ -1,25 +1,35 @@
 # Do the books balance?
 #
-# Law: the same fact from two sides. Every planned request has one row and one outcome; what was begun has
-# ended; the requests in flight counted by the workers ten times a second are those that the rows imply.
+# Law: the same fact from two sides that were written apart. Every planned request has one row and one outcome; what
+# was begun has ended; each request counted its reads, and the table of reads has as many, between its
+# sending and its end; the requests in flight counted by the workers ten times a second are those that the rows imply.
 #
-# Little's law: over a run, the integral of the number in flight equals the sum of residence times. With
-# both sides from the same rows it is an identity, and a difference is a lost or doubled row. The second
-# form has an independent side: the workers' own counters, compared with the rows at the very instants at
-# which they were sampled, so that the traffic's own variation cancels.
+# Little's law: over a run, the integral of the number in flight equals the sum of residence times. From one
+# column of stamps alone that is true whatever the stamps are, so it would find nothing. Here a request leaves when the
+# table of reads has its last token, and its residence is what its own row says: a lost row, a doubled one and
+# a moved stamp each break the balance. The second form has a side of its own too: the workers' counters, compared
+# with the rows at the very instants at which they were sampled, so that the traffic's own variation cancels. Single
+# samples may disagree, because a counter moves when the end was decoded and the row has the time at which it came;
+# disagreement that lasts is a moved stamp.
 
-"""Checks of bookkeeping: one row a request, how the run ended, Little's law twice."""
+"""Checks of bookkeeping: one row a request and a read, how the run ended, Little's law twice."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from loadshape import metrics
 from loadshape.log import Log, count_outcomes
 from loadshape.stats import Floats
+from loadshape.units import NS_PER_S
 from loadshape.validity.finding import Finding, Limits, Status, show_share, weigh
 
 _COUNTING_REQUESTS = 0.5  # a counter moves when the end was decoded, the row has the time of the last byte
+_COUNTING_NS = 10_000_000  # the same as a time, beside what the worker says of its own lags
+_LINGER_NS = 1_200_000_000  # a request that has said everything is kept for up to a second, for the end of its body
 
 
 def find_rows(log: Log, _limits: Limits) -> Finding:
@@ -30,8 +40,10 @@ def find_rows(log: Log, _limits: Limits) -> Finding:
     strange = int(np.count_nonzero(distinct >= log.run.planned))
     missing = log.run.planned - (len(distinct) - strange)
     lost = int(np.count_nonzero(metrics.is_outcome(log.requests, "lost")))
+    begun_s, done_s = (metrics.read_stamp_s(log.requests, stamp) for stamp in ("begun", "done"))
+    endless = int(np.count_nonzero(~np.isnan(begun_s) & np.isnan(done_s) & ~metrics.is_outcome(log.requests, "lost")))
     agreed = count_outcomes(log.requests) == {name: n for name, n in log.manifest.outcomes.items() if n}
-    faults = {"missing": missing, "twice": doubled, "never planned": strange, "lost": lost}
+    faults = {"missing": missing, "twice": doubled, "never planned": strange, "lost": lost, "never ended": endless}
     told = [f"{count} {name}" for name, count in faults.items() if count]
     if not agreed:
         told.append("other outcomes than the manifest counts")
@@ -42,20 +54,53 @@ def find_rows(log: Log, _limits: Limits) -> Finding:
 def find_end(log: Log, _limits: Limits) -> Finding:
     """Look at how the run ended: as planned, interrupted by its user, or stopped because it could not go on."""
     ended = log.manifest.ended
-    known: dict[str, Status] = {"complete": "ok", "interrupted": "suspect"}
-    return Finding(known.get(ended, "invalid"), ended, "complete")
+    known: dict[str, Status] = {"complete": "ok", "interrupted": "suspect", "recovered": "suspect"}
+    return Finding(known.get(ended.partition(":")[0], "invalid"), ended, "complete")
+
+
+def find_reads(log: Log, limits: Limits) -> Finding:
+    """Look for requests whose reads are more or fewer than they counted, or lie outside of their time in flight."""
+    numbers, counted = (metrics.read_column(log.requests, name) for name in ("request", "reads"))
+    owner, at_ns = metrics.read_column(log.reads, "request"), metrics.read_column(log.reads, "at_ns")
+    size = int(max(numbers.max(initial=0), owner.max(initial=0))) + 1
+    found = np.bincount(owner, minlength=size)
+    faults = {"requests with another number of reads": np.count_nonzero(found[numbers] != counted)}
+    has_row = np.zeros(size, np.bool_)
+    has_row[numbers] = True
+    faults["reads of no request"] = np.count_nonzero(~has_row[owner])
+    first, last = np.full(size, np.nan), np.full(size, np.nan)
+    edges = np.flatnonzero(np.diff(owner)) + 1  # reads are sorted by (request, time)
+    if len(owner):
+        first[owner[np.r_[0, edges]]], last[owner[np.r_[edges - 1, -1]]] = (
+            at_ns[np.r_[0, edges]],
+            at_ns[np.r_[edges - 1, -1]],
+        )
+    slack_ns = limits.stamp_order_s * NS_PER_S
+    sent_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("sent", "done"))
+    # A last word on an idle connection may be older than the request that it ended, but that did not end ok.
+    early = metrics.is_outcome(log.requests, "ok") & (first[numbers] < sent_ns - slack_ns)
+    outside = early | (last[numbers] > done_ns + slack_ns)
+    faults["requests with reads before they were sent or after their end"] = np.count_nonzero(outside)
+    told = [f"{count:,} {name}" for name, count in faults.items() if count]
+    return Finding(
+        "invalid" if told else "ok", ", ".join([f"{len(owner):,} reads", *told]), "as counted by the requests"
+    )
 
 
 def find_identity(log: Log, limits: Limits) -> Finding:
-    """Compare the integral of the number in flight with the sum of residence times."""
-    begun_s, done_s = (metrics.read_stamp_s(log.requests, stamp) for stamp in ("begun", "done"))
-    starts, ends = np.sort(begun_s[~np.isnan(begun_s)]), np.sort(done_s[~np.isnan(done_s)])
-    if len(starts) == 0:
+    """Compare the integral of the number in flight, by the reads, with the sum of residence times, by the rows."""
+    begun_s, done_s, token_s = (metrics.read_stamp_s(log.requests, it) for it in ("begun", "done", "last_token"))
+    is_ok = metrics.is_outcome(log.requests, "ok")
+    if np.isnan(begun_s).all():
         return weigh(np.nan, limits.identity, show=show_share)
-    horizon_s = max([starts[-1], *ends[-1:], log.manifest.ended_ns / 1e9])
-    integral = float((horizon_s - starts).sum() - (horizon_s - ends).sum())
-    residence = float(np.nansum(np.maximum(done_s - begun_s, 0)))
-    gap = abs(integral - residence) / max(integral, residence, 1e-9)
+    left_s = np.where(is_ok, token_s, done_s)
+    residence = float(np.nansum(left_s - begun_s))
+    others = metrics.read_column(log.requests, "request")[~is_ok]
+    ends_s = np.r_[done_s[~is_ok & ~np.isnan(begun_s)], _find_last_tokens_s(log, others)]
+    starts_s, ends_s = begun_s[~np.isnan(begun_s)], ends_s[~np.isnan(ends_s)]
+    horizon_s = max(starts_s.max(), ends_s.max(initial=0.0), log.manifest.ended_ns / NS_PER_S)
+    integral = float((horizon_s - starts_s).sum() - (horizon_s - ends_s).sum())
+    gap = abs(integral - residence) / max(abs(integral), residence, 1e-9)
     return weigh(gap, limits.identity, limits.identity_invalid, show=show_share, about=f"of {residence:.4g} request-s")
 
 
@@ -68,24 +113,64 @@ def find_in_flight(log: Log, limits: Limits) -> Finding:
     gap = sampled - implied
     error = float(gap.std(ddof=1)) / np.sqrt(len(gap))
     allowed = max(limits.in_flight_errors * error, limits.in_flight_share * float(implied.mean()), _COUNTING_REQUESTS)
-    found = abs(float(gap.mean()))
+    stretch = _find_stretch(log, sampled)
+    kept = abs(float(gap.mean())) <= allowed and stretch <= limits.in_flight_stretch
+    lasting = f", {stretch} of them in a row not by the rows" if stretch else ""
     return Finding(
-        "ok" if found <= allowed else "suspect",
-        f"{sampled.mean():.4g} counted a worker, {implied.mean():.4g} by the rows ({len(gap)} samples)",
+        "ok" if kept else "suspect",
+        f"{sampled.mean():.4g} counted a worker, {implied.mean():.4g} by the rows ({len(gap)} samples{lasting})",
         f"apart by at most {allowed:.3g} ({limits.in_flight_errors:g} standard errors, "
-        f"{show_share(limits.in_flight_share)} or {_COUNTING_REQUESTS:g} requests)",
+        f"{show_share(limits.in_flight_share)} or {_COUNTING_REQUESTS:g} requests), "
+        f"at most {limits.in_flight_stretch:g} samples in a row",
     )
 
 
-def _count_in_flight(log: Log) -> Floats:
-    """Return, for every health row, how many requests of its worker were begun and not yet done."""
+def _find_last_tokens_s(log: Log, others: NDArray[Any]) -> Floats:
+    """Return when each request had its last token by the table of reads, without the requests numbered *others*."""
+    kept = (metrics.read_column(log.reads, "deltas") > 0) & ~np.isin(metrics.read_column(log.reads, "request"), others)
+    owner, at_ns = (metrics.read_column(log.reads, name)[kept] for name in ("request", "at_ns"))
+    last = np.flatnonzero(np.diff(owner, append=-1))
+    return np.asarray(at_ns[last] / NS_PER_S, np.float64)
+
+
+def _find_stretch(log: Log, sampled: Floats) -> int:
+    """Return the most samples in a row of one worker that no order of stamping and decoding explains."""
+    lag_ns = np.asarray(_find_lag_ns(log))
+    fewest = _count_in_flight(log, begun_by_ns=-lag_ns)
+    most = _count_in_flight(log, done_by_ns=-lag_ns - _LINGER_NS)
+    wrong = (sampled < fewest) | (sampled > most)
+    worker = metrics.read_column(log.health, "worker")
+    longest = run = 0
+    for index in np.flatnonzero(wrong).tolist():
+        follows = run and wrong[index - 1] and worker[index - 1] == worker[index]
+        run = run + 1 if follows else 1
+        longest = max(longest, run)
+    return longest
+
+
+def _find_lag_ns(log: Log) -> Floats:
+    """Return how far a worker may have been behind at each of its samples: by its loop and by its decoder."""
+    lag_ns = np.add(
+        *(metrics.read_column(log.health, f"{name}_lag_ns").astype(np.float64) for name in ("loop", "decode"))
+    )
+    later = np.r_[lag_ns[1:], 0.0]  # what was late at a sample is told by the next one
+    return np.asarray(_COUNTING_NS + np.maximum(lag_ns, later), np.float64)
+
+
+def _count_in_flight(log: Log, *, begun_by_ns: Floats | float = 0.0, done_by_ns: Floats | float = 0.0) -> Floats:
+    """Return, for every health row, how many requests of its worker were begun and not yet done.
+
+    Begun and done are looked at so much after the row's instant.
+    """
     sampler, at_ns = metrics.read_column(log.health, "worker"), metrics.read_column(log.health, "at_ns")
     owner = metrics.read_column(log.requests, "worker")
     begun_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("begun", "done"))
     counts = np.zeros(len(at_ns))
     for worker in np.unique(sampler):
         rows, own = sampler == worker, owner == worker
-        starts, ends = (np.sort(stamps[own & ~np.isnan(stamps)]) for stamps in (begun_ns, done_ns))
-        now = at_ns[rows]
-        counts[rows] = np.searchsorted(starts, now, "right") - np.searchsorted(ends, now, "right")
+        starts, ends = (
+            np.sort(stamps[own & ~np.isnan(begun_ns) & ~np.isnan(stamps)]) for stamps in (begun_ns, done_ns)
+        )
+        begun = np.searchsorted(starts, (at_ns + begun_by_ns)[rows], "right")
+        counts[rows] = begun - np.searchsorted(ends, (at_ns + done_by_ns)[rows], "right")
     return counts

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from loadshape import stats
+from loadshape.errors import InputError
 from loadshape.stats import Floats
 from loadshape.units import format_duration
 
@@ -44,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     runqueue: float = 0.01
     runqueue_invalid: float = 0.05
     cpu: float = 0.70
+    ceiling_share: float = 0.70  # of the calibrated ceiling
     steal: float = 0.01
     steal_invalid: float = 0.05
     throttled: float = 0.0
@@ -56,6 +58,36 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     identity_invalid: float = 0.01
     in_flight_errors: float = 4.0  # standard errors
     in_flight_share: float = 0.02  # but never less than this share of the mean
+    in_flight_stretch: float = 2.0  # samples in a row that may contradict the rows
+    arrival_numbers: float = 0.10  # CV and dispersion, sent against planned: of the plan, or absolute below 1
+    arrival_distance: float = 0.05  # KS distance between the gaps, sent and planned
+    probe_difference: float = 0.05  # of a percentile, between the probe and the loaded workers
+    probe_difference_s: float = 0.001  # but never less than this
+    poisson_distance: float = 0.03  # KS distance from exponential gaps, where the recipe declares them
+    poisson_scaled_distance: float = 1.76  # the same, scaled: exceeded by one Poisson process in 10,000
+
+    def __post_init__(self) -> None:
+        """Refuse what is no limit. Raises InputError naming the key."""
+        for name, value in msgspec.structs.asdict(self).items():
+            if not value >= 0:
+                raise InputError(f"limits.{name}: expected 0 or more, or inf for no limit, found {value}")
+            other = getattr(self, _find_second(name), None)
+            if other is not None and (value < other if name == "punctual_share" else value > other):
+                raise InputError(
+                    f"limits.{name}: {value:g} is beyond its second limit {_find_second(name)} = {other:g}"
+                )
+        if not 0 < self.punctual_window_s < math.inf:
+            raise InputError(f"limits.punctual_window_s: expected a length in seconds, found {self.punctual_window_s}")
+
+    @property
+    def changed(self) -> dict[str, float]:
+        """The limits that are not the defaults."""
+        default = msgspec.structs.asdict(Limits())
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value != default[name]}
+
+
+def _find_second(name: str) -> str:
+    return f"{name[:-2]}_invalid_s" if name.endswith("_s") else f"{name}_invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +150,8 @@ def weigh_quantile(values: Floats, q: float, limit: float, invalid: float = math
 def show_share(value: float) -> str:
     """Return a share as a percentage with three significant digits."""
     return f"{round(value * 100, 4):.3g} %"
+
+
+def show_number(value: float | None) -> str:
+    """Return a plain number with three significant digits, four decimals at most; "n/a" for None."""
+    return "n/a" if value is None else f"{round(value, 4):.3g}"

@@ -8,7 +8,7 @@
 # scheduled"; no timer trick repairs the latter. REALTIME - MONOTONIC changes only when somebody sets the
 # clock: NTP slews both alike. Kernel receive stamps are REALTIME, so such a step would move them.
 
-"""Checks of the host: run-queue delay, CPU, steal, throttling, collector pauses, clock steps."""
+"""Checks of the host: run-queue delay, CPU, the calibrated ceiling, steal, throttling, pauses, clock steps."""
 
 from __future__ import annotations
 
@@ -66,6 +66,56 @@ def find_clock_step(log: Log, limits: Limits) -> Finding:
         for _, at_s, offset_s in _series(log, "realtime_offset_ns")
     ]
     return weigh(max(steps, default=np.nan), limits.clock_step_s, limits.clock_step_invalid_s, about="in a second")
+
+
+def find_ceiling_share(log: Log, limits: Limits) -> Finding | None:
+    """Take the load of the busiest second as a share of what this host was calibrated for; None without that."""
+    found = measure_ceiling_share(log)
+    if found is None:
+        return None
+    return weigh(found, limits.ceiling_share, show=show_share, about="of the calibrated ceiling, in the busiest second")
+
+
+def measure_ceiling_share(log: Log) -> float | None:
+    """Return the busiest second's load as a share of the calibrated ceiling, None when the host was not calibrated.
+
+    Requests begun and reads after the first of a request use the same core, so that their shares add up. The
+    worst worker is held against the ceiling of one, all of them together against that of all.
+    """
+    ceilings = _read_ceilings(log)
+    if ceilings is None:
+        return None
+    workers = np.asarray(log.requests["worker"]).astype(np.int64)
+    size = int(workers.max(initial=0)) + 1, int(log.manifest.ended_ns // NS_PER_S) + 1
+    begun = log.requests["begun_ns"].is_valid().to_numpy().astype(bool)
+    begun_s = np.asarray(log.requests["begun_ns"].fill_null(0)) // NS_PER_S
+    requests = _count_by(workers[begun], begun_s[begun], size)
+    number, reader = np.asarray(log.requests["request"]), np.asarray(log.reads["request"])
+    known = np.isin(reader, number)
+    owner = workers[np.searchsorted(number, reader[known])]
+    reads = _count_by(owner, np.asarray(log.reads["seen_ns"])[known] // NS_PER_S, size)
+    (one_requests, one_reads), (all_requests, all_reads) = ceilings
+    further = np.maximum(reads - requests, 0)
+    alone = float((requests / one_requests + further / one_reads).max())
+    together = float((requests.sum(axis=0) / all_requests + further.sum(axis=0) / all_reads).max())
+    return max(alone, together)
+
+
+def _read_ceilings(log: Log) -> list[tuple[float, float]] | None:
+    """Return (requests/s, chunks/s) of one worker and of all, as the replay copied them into the environment."""
+    try:
+        calibration = log.environment["client"]["calibration"]
+        pairs = [(float(calibration[of]["requests_hz"]), float(calibration[of]["chunks_hz"])) for of in ("one", "all")]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return pairs if all(rate > 0 for pair in pairs for rate in pair) else None
+
+
+def _count_by(workers: np.ndarray, at_s: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return how many events each worker had in each second: one row a worker; *size* is (workers, seconds)."""
+    rows, seconds = size
+    place = workers * seconds + np.clip(at_s, 0, seconds - 1).astype(np.int64)
+    return np.bincount(place, minlength=rows * seconds).reshape(rows, seconds)
 
 
 def _series(log: Log, column: str) -> Iterator[tuple[int, Floats, Floats]]:

@@ -169,10 +169,10 @@ def test_a_server_that_never_accepts(tmp_path: Path, network: str) -> None:
 def test_without_descriptors_requests_are_not_sent(url: str, tmp_path: Path, launch: Launch) -> None:
     script = f"""
         target = Target({url!r}, headers={{"x-ttft-us": "1000000"}})
-        log = replay(open_loop(60, 2), target, log="a.log", processes=1)
+        log = replay(open_loop(120, 2), target, log="a.log", processes=1)
         print(log.manifest.outcomes)
     """
-    process = launch(script, shell="ulimit -n 48;")
+    process = launch(script, shell="ulimit -n 100;")
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     log = Log.open(tmp_path / "a.log")

@@ -124,7 +124,7 @@ def test_what_cannot_be_replayed(
 
 
 def test_a_rate_above_the_permission(url: str, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"the trace asks .* requests/s, --max-rate allows 2"):
+    with pytest.raises(TargetError, match=r"the trace asks .* requests/s of 127.0.0.1, --max-rate allows 2"):
         replay(open_loop(100, 10), Target(url, max_rate_hz=2.0), log=tmp_path / "a.log")
     assert not (tmp_path / "a.log").exists()
 

@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow.compute as pc
 import pytest
+from certificates import make_certificate, make_server_context
 
 from loadshape.errors import TargetError
 from loadshape.replayer import replay
 from loadshape.target import Target
 from traces import open_loop
 
-from .conftest import play
+from .conftest import SLACK_NS, play, read_columns
 
 pytestmark = pytest.mark.slow
 TRACE = open_loop(20, 5, messages=(("user", ("word " * 20_000,)),))
@@ -37,12 +38,8 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Serve the endpoint of this session under TLS."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl command to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    certificate = make_certificate(folder)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, folder / "key.pem")
+    certificate = make_certificate(tmp_path_factory.mktemp("tls"))
+    context = make_server_context(certificate)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -53,14 +50,6 @@ def secured(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secu
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-
-
-def make_certificate(folder: Path) -> Path:
-    """Make a certificate for localhost that is its own authority."""
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder / "cert.pem"
 
 
 async def open_proxy(context: ssl.SSLContext, url: str) -> asyncio.Server:
@@ -96,8 +85,29 @@ async def close_all() -> None:
 def test_an_own_authority_is_trusted(secured: Secured, tmp_path: Path) -> None:
     log = play(TRACE, Target(secured.url, ca_file=secured.ca_file), tmp_path / "a.log")
     assert log.manifest.outcomes == {"ok": 20}
-    assert log.run.receive == "user"
+    assert log.run.receive == ("kernel" if sys.platform == "linux" else "user")
     assert log.run.targets[0]["tls"] == {"verify": True, "ca_file": secured.ca_file}
+    assert log.environment["server"]["tls"]["version"] == "TLSv1.3"
+    assert log.environment["server"]["tls"]["cipher"].startswith("TLS_")
+
+
+def test_the_stamps_under_tls_are_the_kernels(secured: Secured, tmp_path: Path) -> None:
+    log = play(TRACE, Target(secured.url, ca_file=secured.ca_file), tmp_path / "a.log")
+    if log.run.receive != "kernel":
+        pytest.skip("no kernel stamps on this system")
+    at_ns, seen_ns = read_columns(log.reads, "at_ns", "seen_ns")
+    assert (at_ns <= seen_ns + SLACK_NS).all()
+    assert (at_ns < seen_ns).mean() > 0.99  # our own stamp would be equal
+    connected = log.requests.filter(pc.is_valid(log.requests["connected_ns"]))
+    begun_ns, connected_ns = read_columns(connected, "begun_ns", "connected_ns")
+    assert (connected_ns - begun_ns > 200_000).all()  # a handshake is in it
+
+
+def test_user_stamps_on_request(secured: Secured, tmp_path: Path) -> None:
+    log = play(TRACE, Target(secured.url, ca_file=secured.ca_file), tmp_path / "a.log", receive="user")
+    assert log.manifest.outcomes == {"ok": 20}
+    assert log.run.receive == "user"
+    assert log.reads["at_ns"].equals(log.reads["seen_ns"])
 
 
 def test_an_unknown_authority_is_refused_before_the_start(secured: Secured, tmp_path: Path) -> None:

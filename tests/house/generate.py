@@ -26,7 +26,7 @@ import pyarrow as pa
 from loadshape import errors, fixture, log, trace
 from loadshape.cli import app
 from loadshape.replayer.job import Settings
-from loadshape.runfile import TargetOptions
+from loadshape.runfile import TargetEntry, TargetOptions
 from loadshape.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +178,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "log.outcomes": write_outcomes,
     "replayer.settings": write_fields(Settings),
     "target.options": write_fields(TargetOptions),
+    "target.entries": write_fields(TargetEntry),
 }
 
 

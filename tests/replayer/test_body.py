@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadshape.errors import TargetError, TraceError
+from loadshape.replayer import body
 from loadshape.replayer.body import BodyBuilder, name_request
 from loadshape.target import Secret, Target
 from loadshape.trace import Trace
@@ -53,7 +54,7 @@ class Sent:
 
 def build(trace: Trace, target: Target | None = None, key: str | None = None, **extra: Any) -> BodyBuilder:
     secret = None if key is None else Secret(key)
-    return BodyBuilder(trace, target or Target(URL, model="tiny"), run="5eed0001", key=secret, extra=extra)
+    return BodyBuilder(trace, [target or Target(URL, model="tiny")], run="5eed0001", keys=[secret], extra=extra)
 
 
 def parse(builder: BodyBuilder, row: int = 0) -> Sent:
@@ -196,6 +197,22 @@ def test_the_key_is_in_the_authorization_and_nowhere_else() -> None:
     assert sent.find("authorization") == ["Bearer planted-key-0001"]
     assert b"".join(builder.prepare(0).parts).count(b"planted-key-0001") == 1
     assert "planted" not in repr(builder) + repr(Target(URL, key="env:KEY"))
+
+
+def test_each_target_has_its_own_head_key_and_model() -> None:
+    targets = [Target("http://a.example.com/v1", model="one"), Target("http://b.example.com:81/v2", model="two")]
+    builder = BodyBuilder(make_trace(ask()), targets, run="5eed0001", keys=[Secret("k-a"), None], extra={})
+    raw = [b"".join(builder.prepare(0, target).parts) for target in range(2)]
+    for told in (b"POST /v1/chat", b"Host: a.example.com", b"Bearer k-a", b'"model":"one"'):
+        assert (told in raw[0], told in raw[1]) == (True, False)
+    for told in (b"POST /v2/chat", b"Host: b.example.com:81\r\n", b'"model":"two"'):
+        assert (told in raw[0], told in raw[1]) == (False, True)
+
+
+def test_a_trace_for_another_api_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(body.PATHS, "completions")
+    with pytest.raises(TraceError, match=r"requests\.api: expected one of chat, found 'completions'"):
+        build(make_trace(ask(), ask(api="completions")))
 
 
 def test_own_headers_are_sent_and_replace_ours() -> None:

@@ -49,6 +49,7 @@ def make_exchange() -> Exchange:
     exchange.reused = 1
     exchange.due_ns, exchange.begun_ns, exchange.connected_ns = 100, 101, 102
     exchange.sent_ns, exchange.written_ns = 103, 104
+    exchange.rtt_ns, exchange.retransmits = 45, 46
     return exchange
 
 
@@ -90,6 +91,8 @@ def test_a_finished_request_column_by_column(tmp_path: Path) -> None:
         "completion_tokens": 42,
         "cached_tokens": 43,
         "reasoning_tokens": 44,
+        "rtt_ns": 45,
+        "retransmits": 46,
         "server_request_id": "there-7",
     }
 

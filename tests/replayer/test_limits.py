@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from loadshape.replayer.job import Settings
 from loadshape.replayer.ledger import Ledger
 from loadshape.replayer.limits import EXPLAINED, Limits
 from loadshape.replayer.recorder import RowWriter, WriterThread
+from loadshape.replayer.routing import Routes
 from loadshape.replayer.scheduler import NEVER, Scheduler
 from traces import MS, ask, plan_of
 
@@ -73,7 +75,8 @@ def make_ledger(tmp_path: Path, settings: Settings, *rows: dict[str, Any]) -> Le
     plan = plan_of(*rows)
     scheduler = Scheduler(plan)
     scheduler.release(NEVER - 1)
-    return Ledger(plan, scheduler, Limits(settings), RowWriter(tmp_path / "r", REQUESTS, WriterThread()), 0)
+    lines: Any = SimpleNamespace(routes=Routes.to_one(len(plan)))
+    return Ledger(plan, scheduler, Limits(settings), RowWriter(tmp_path / "r", REQUESTS, WriterThread()), lines)
 
 
 def run_to_end(ledger: Ledger) -> int:

@@ -9,6 +9,7 @@ from loadshape.replayer.body import Prepared
 from loadshape.replayer.connection import Connection
 from loadshape.replayer.exchange import Exchange
 from loadshape.replayer.lines import DIALS_A_SLICE, OPENING_AT_ONCE, Lines
+from loadshape.replayer.routing import Routes, Routing
 
 
 class Notes:
@@ -19,10 +20,10 @@ class Notes:
         self.closed: list[Connection] = []
         self.is_exhausted = False
 
-    def open(self) -> Connection:
+    def open(self, target: int = 0) -> Connection:
         if self.is_exhausted:
             raise OSError(24, "Too many open files")
-        self.opened.append(Connection(len(self.opened), None))
+        self.opened.append(Connection(len(self.opened), None, target))
         self.opened[-1].open = True
         return self.opened[-1]
 
@@ -42,7 +43,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def lines(notes: Notes, clock: FakeClock) -> Lines:
-    return Lines(notes, clock)  # type: ignore[arg-type]
+    return Lines(notes, clock, Routes(Routing([], []), (1.0, 1.0)))  # type: ignore[arg-type]
 
 
 def dial_all(lines: Lines, wanted: int) -> None:
@@ -69,6 +70,22 @@ def test_what_is_opened_ahead_is_there_when_needed(lines: Lines, notes: Notes, c
     assert lines.take(clock.now_ns()) is first
     lines.keep(second)
     assert lines.take(clock.now_ns()) is second
+
+
+def test_targets_share_no_connections(lines: Lines, notes: Notes, clock: FakeClock) -> None:
+    lines.dial_ahead(1, 1)
+    lines.keep(notes.opened[0])
+    assert lines.take(clock.now_ns(), 0) is None
+    assert lines.take(clock.now_ns(), 1) is notes.opened[0]
+    lines.release(notes.opened[0], reusable=True)
+    assert lines.take(clock.now_ns(), 0) is None
+    lines.drop(notes.opened[0])
+    assert lines.take(clock.now_ns(), 1) is None
+    lines.dial_ahead(1, 0)
+    lines.lose(notes.opened[1])  # a pause for this one only
+    lines.dial_ahead(1, 0)
+    lines.dial_ahead(1, 1)
+    assert [connection.target for connection in notes.opened] == [1, 0, 1]
 
 
 def test_only_what_is_missing_is_opened(lines: Lines, notes: Notes) -> None:

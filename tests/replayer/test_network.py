@@ -16,6 +16,7 @@ import pytest
 from loadshape.log import Outcome
 from loadshape.replayer.connection import Arrival, Connection, Network, translate_error
 from loadshape.replayer.portable import Portable
+from loadshape.replayer.roads import list_roads
 from loadshape.replayer.streams import Streams
 from loadshape.target import Target
 
@@ -46,9 +47,10 @@ class Side:
         self.network.listen(self, self._ready)
 
     def _make(self, kind: str) -> Network:
+        roads = [list_roads(["127.0.0.1"], self.port)]
         if kind == "kernel":
-            return Streams(self.loop, ["127.0.0.1"], self.port)
-        return Portable(self.loop, ["127.0.0.1"], Target(f"http://127.0.0.1:{self.port}/v1"))
+            return Streams(self.loop, roads)
+        return Portable(self.loop, roads, [Target(f"http://127.0.0.1:{self.port}/v1")])
 
     def _ready(self) -> None:
         self.drains += 1
@@ -348,7 +350,9 @@ def test_the_stamp_is_the_kernels(play: Play) -> None:
         (_, at_ns, seen_ns, _), *_ = side.arrivals
         assert seen_ns >= busy_until_ns
         assert (at_ns < busy_until_ns) is (side.network.receive == "kernel")
-        assert abs(side.network.tune() - (time.time_ns() - time.monotonic_ns())) < 10_000_000
+        # The best of a few: between two readings of the clocks anybody may be preempted.
+        errors = [abs(side.network.tune() - (time.time_ns() - time.monotonic_ns())) for _ in range(20)]
+        assert min(errors) < 10_000_000
 
     play(scene)
 

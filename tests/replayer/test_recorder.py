@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from loadshape.digest import digest_file
 from loadshape.errors import LogError, ReplayError
 from loadshape.log import HEALTH, OUTCOMES, READS, REQUESTS, SCHEMAS, read_stream
 from loadshape.plan import NULL
+from loadshape.recovery import salvage_stream
 from loadshape.replayer import recorder
 from loadshape.replayer.recorder import RowWriter, WriterThread, describe_shards
 
@@ -138,6 +142,42 @@ def test_a_full_disk_is_an_error_with_the_reason() -> None:
     assert isinstance(writer.error, OSError)
     assert writer.error.errno == errno.ENOSPC
     assert writer.backlog_rows == 0
+
+
+@dataclass
+class FailingDisk(io.RawIOBase):
+    """A file that takes so many bytes, and says EIO to all others."""
+
+    path: Path
+    room_bytes: int
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self.path.stat().st_size + len(data) > self.room_bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        with self.path.open("ab") as file:
+            return file.write(data)
+
+
+def test_a_disk_that_fails_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "reads.arrows"
+    path.touch()
+    monkeypatch.setattr(pa, "OSFile", lambda *_, **__: pa.PythonFile(FailingDisk(path, 4000), mode="w"))
+    writer = WriterThread()
+    reads = RowWriter(path, READS, writer, block_rows=2)
+    writer.open(reads)
+    for _ in range(40):
+        reads.append(*READ)
+    with pytest.raises(ReplayError, match="log: cannot be written: Input/output error"):
+        writer.close()
+    assert isinstance(writer.error, OSError)
+    assert writer.error.errno == errno.EIO
+    monkeypatch.undo()
+    kept = salvage_stream(path, READS)
+    assert 2 <= kept.table.num_rows < 40
+    assert [tuple(row.values()) for row in kept.table.to_pylist()] == [READ] * kept.table.num_rows
 
 
 def test_any_other_failure_of_the_thread_is_an_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

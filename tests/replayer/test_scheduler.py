@@ -192,6 +192,54 @@ def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, int | None], str]:
     return plan_of(*rows, loop=Loop(mode, slots=slots, cap=cap)), {"slots": slots, "cap": cap}, mode
 
 
+# The declared end
+
+
+def test_nothing_is_released_that_falls_due_at_the_end_or_later() -> None:
+    scheduler = Scheduler(plan_of(ask(0), ask(10), ask(20), ask(30)), end_ns=20 * MS)
+    assert scheduler.look_ahead(99 * MS) == len(scheduler.foresee(99 * MS)) == 2
+    assert scheduler.release(99 * MS) == [(0, 0), (1, 10 * MS)]  # late, but due before the end
+    assert scheduler.next_due_ns() == NEVER
+    assert not scheduler.drained  # the grace begins at the end
+    scheduler.stop()
+    assert scheduler.drained
+
+
+@pytest.mark.parametrize(("ended_ms", "expected"), [(79, [(1, 99 * MS)]), (80, [])])
+def test_a_later_turn_is_bound_by_the_end_as_well(ended_ms: int, expected: list[tuple[int, int]]) -> None:
+    scheduler = Scheduler(plan_of(*chat(2, think=20), loop=PARTLY_OPEN), end_ns=100 * MS)
+    scheduler.release(0)
+    scheduler.finish(0, ended_ms * MS, succeeded=True)
+    assert scheduler.release(500 * MS) == expected
+
+
+def test_a_slot_that_is_free_after_the_end_stays_free() -> None:
+    scheduler = Scheduler(plan_of(*(ask(None) for _ in range(4)), loop=CLOSED), slots=2, end_ns=50 * MS)
+    assert len(scheduler.release(0)) == 2
+    scheduler.finish(0, 49 * MS, succeeded=True)
+    scheduler.finish(1, 50 * MS, succeeded=True)
+    assert scheduler.release(99 * MS) == [(2, 49 * MS)]
+
+
+def test_positions_beyond_the_reach_are_never_released() -> None:
+    scheduler = Scheduler(plan_of(*chat(3), *chat(1, session=1, due=5), loop=PARTLY_OPEN), reach=2)
+    assert scheduler.release(99 * MS) == [(0, 0)]
+    scheduler.finish(0, 10 * MS, succeeded=True)
+    assert scheduler.release(99 * MS) == [(1, 10 * MS)]
+    scheduler.finish(1, 20 * MS, succeeded=True)
+    assert scheduler.release(99 * MS) == []
+    assert (scheduler.planned, scheduler.drained) == (4, True)
+
+
+def test_what_is_foreseen_is_bound_by_the_cap() -> None:
+    rows = [*chat(2, think=5), ask(20, session=1), ask(30, session=2)]
+    scheduler = Scheduler(plan_of(*rows, loop=PARTLY_OPEN), cap=2)
+    scheduler.release(0)
+    scheduler.finish(0, 10 * MS, succeeded=True)
+    assert scheduler.foresee(99 * MS) == [1, 2]
+    assert scheduler.foresee(16 * MS) == [1]
+
+
 @given(plans(), st.data())
 def test_every_position_is_released_once_at_most_and_none_before_its_due(
     drawn: tuple[Plan, dict[str, int | None], str], data: st.DataObject
