@@ -13,10 +13,10 @@ demo: .venv/.demo  ## from ShareGPT text to a verdict, in demo/
 	$(BIN)/loadshape demo
 
 test: .venv/.test  ## the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 fast: .venv/.test  ## without the end-to-end parts
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 lint: .venv/.lint  ## ruff, mypy strict, and the house rules
 	$(BIN)/ruff check .
