@@ -218,7 +218,7 @@ def _check_target(path: Path, force: bool) -> None:
     if not path.exists() and not path.is_symlink():
         return
     if not force:
-        raise FixtureError(f"{path}: exists already; choose another name, or replace it with force")
+        raise FixtureError(f"{path}: exists; choose another name, or say --force to replace it")
     read_manifest(path, FixtureManifest, "fixture", VERSION, FixtureError)  # refuses to replace anything else
 
 

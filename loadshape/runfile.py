@@ -2,7 +2,7 @@
 #
 # Law: decoding only. [replay] is Settings, [target] is what a Target has beside its URL, model and key, [[targets]]
 # are several of them, [limits] are those of the verdict. Unknown keys are refused with the file and the key. The text
-# goes into the log as it is.
+# goes into the log as it is, but for the values of the headers: a key may be among them.
 #
 #     [replay]                        [target]
 #     timeout_first_s = 60            ca_file = "ca.pem"
@@ -64,7 +64,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{path}: not valid TOML: {problem}") from None
         except (msgspec.ValidationError, InputError) as problem:
             raise InputError(f"{path}: {problem}") from None
-        replay = msgspec.structs.replace(loaded.replay, verbatim=text)
+        replay = msgspec.structs.replace(loaded.replay, verbatim=_conceal(text, loaded.target.headers))
         return msgspec.structs.replace(loaded, replay=replay)
 
     def make_targets(self, urls: list[str], *, model: str | None, key: str | None, **permission: Any) -> list[Target]:
@@ -81,3 +81,15 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Target(it.url, it.model or model, it.key or key, weight=it.weight, **options)  # one key serves them all
             for it in entries
         ]
+
+
+def _conceal(text: str, headers: dict[str, str]) -> str:
+    """Return the text of a run file without the values of *headers*; "" where one of them cannot be found in it."""
+    for value in filter(None, headers.values()):
+        for quote in ('"', "'"):
+            text = text.replace(f"{quote}{value}{quote}", f"{quote}***{quote}")
+    try:
+        left = tomllib.loads(text).get("target", {}).get("headers", {}).values()
+    except tomllib.TOMLDecodeError:
+        return ""
+    return text if set(left) <= {"***", ""} else ""

@@ -25,6 +25,7 @@ import msgspec
 from loadshape.characters import Filtered, filter_text
 from loadshape.conversation import Conversation, Message
 from loadshape.errors import InputError
+from loadshape.interrupt import shielding_children
 from loadshape.policy import Action, Policy
 from loadshape.provenance import Account, Provenance, Tally
 from loadshape.recognizer import Recognizers, list_versions
@@ -215,7 +216,8 @@ def _clean_apart(conversations: Iterable[Conversation], policy: Policy, processe
     pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_start, initargs=(policy,))
     try:
         for conversation in conversations:
-            waiting.append(pool.submit(_clean_one, conversation))
+            with shielding_children():  # submitting starts processes
+                waiting.append(pool.submit(_clean_one, conversation))
             if len(waiting) >= processes * WAITING_PER_PROCESS:
                 yield waiting.popleft().result()
         while waiting:

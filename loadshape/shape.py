@@ -149,8 +149,16 @@ def check_params(params: Mapping[str, Any]) -> None:
     for key, value in params.items():
         if key in RESERVED:
             raise RecipeError(f"params.{key}: expected only what the trace does not say itself; set lengths by outputs")
-        if isinstance(value, float):
-            check_number(f"params.{key}", value)
+        _check_finite(f"params.{key}", value)
+
+
+def _check_finite(field: str, value: Any) -> None:
+    """JSON has no nan and no infinity: they would be sent as null."""
+    if isinstance(value, float):
+        check_number(field, value)
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        _check_finite(f"{field}.{key}", part)
 
 
 def _lay_requests(shape: Shape, due_ns: Integers, content: Content, output_tokens: Integers) -> pa.Table:

@@ -108,7 +108,7 @@ def test_an_empty_fixture_is_a_fixture(tmp_path: Path) -> None:
 def test_an_existing_fixture_is_replaced_only_with_force(written: Fixture) -> None:
     started: list[int] = []
     other = sanitize(CONVERSATIONS_GIVEN[:1], POLICY, progress=started.append)
-    with pytest.raises(FixtureError, match=r"a\.fixture: exists already"):
+    with pytest.raises(FixtureError, match=r"a\.fixture: exists; "):
         Fixture.write(written.path, other)
     assert not started, "refused before the work"
     assert len(Fixture.write(written.path, other, force=True)) == 1

@@ -124,6 +124,7 @@ MISTAKES = [
     ("depth = 2", "dept = 2", r"prefixes\.dept: unknown key; did you mean 'depth'"),
     ("[prefixes]", "[prefix]", r"prefix: unknown key; did you mean 'prefixes'"),
     ("temperature = 0.5", "temperature = nan", r"params\.temperature: expected a finite number, found nan"),
+    ("temperature = 0.5", "logit = { bias = [0.5, inf] }", r"params\.logit\.bias\.1: expected a finite"),
     ("temperature = 0.5", "max_tokens = 5", r"params\.max_tokens: .*set lengths by outputs"),
     ("temperature = 0.5", "temperature = [", "not valid TOML: .*line"),
 ]

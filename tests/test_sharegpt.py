@@ -290,3 +290,9 @@ def test_a_cut_anywhere_gives_a_prefix_and_is_noticed(objects: list[Any], block:
         found = [json.loads(piece) for _, piece in reader]
     assert found == objects[: len(found)]
     assert not reader.is_complete
+
+
+@pytest.mark.parametrize("most", [{"limit": 0}, {"limit": -1}, {"max_characters": 0}])
+def test_a_limit_that_keeps_nothing_is_refused(most: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"(limit|max_characters): expected 1 or more"):
+        read("sharegpt", tmp_path / "any.json", **most)

@@ -5,12 +5,13 @@
 # mistake is one line that names the file and the field; never a traceback.
 #
 # Exit codes: 0 done (VALID or SUSPECT; --strict wants VALID), 1 a gate failed, 2 the user can fix it,
-# 3 the run is INVALID, 130 interrupted.
+# 3 the run is INVALID, 70 a defect of loadshape, 130 interrupted.
 
 """The `loadshape` command."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cyclopts import App
@@ -39,6 +40,7 @@ app = App(
     version=__version__,
     help="Make traffic, replay it at precise instants, judge the result: the instrument first.",
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 
@@ -60,5 +62,10 @@ def main() -> int:
         code, told = 130, "interrupted"
     except OSError as error:
         code, told = 2, f"{error.filename or 'system'}: {error.strerror or error}"
+    except Exception as error:
+        if os.environ.get("LOADSHAPE_TRACEBACK"):
+            raise
+        why = ascii(str(error))[1:-1][:200]  # one line, whatever it holds
+        code, told = 70, f"a defect of loadshape: {type(error).__name__}: {why} (LOADSHAPE_TRACEBACK=1 shows where)"
     print(f"loadshape: {told}", file=sys.stderr)
     return code

@@ -97,7 +97,8 @@ def replay_trace(
         teller.say(line)
     with watch_replay(teller, about, settings) as watch:
         log = replay(trace, targets, log=output, settings=settings, watch=watch, force=force)
-    return print_summary(summarize(log, limits=given.limits), as_json=json, strict=strict)
+    code = print_summary(summarize(log, limits=given.limits), as_json=json, strict=strict)
+    return 130 if log.manifest.ended == "interrupted" else code
 
 
 def simulate(

@@ -38,6 +38,7 @@ from loadshape.endpoint.ask import Ask, Refusal, choose_length, decode_ask
 from loadshape.endpoint.engine import Counts, Engine, PrefixCache, Stream, TruthLog, count_tokens, render_metrics
 from loadshape.endpoint.script import FAULTS, Part, Script
 from loadshape.errors import InputError, LoadshapeError, TargetError
+from loadshape.interrupt import shielding_children
 from loadshape.units import NS_PER_S, to_ns
 from loadshape.version import __version__
 
@@ -334,7 +335,8 @@ def running(script: Script, **options: Any) -> Iterator[str]:
     context = multiprocessing.get_context("spawn")
     lifeline, child_end = context.Pipe()
     process = context.Process(target=_serve_child, args=(script, child_end, options), name="endpoint")
-    process.start()
+    with shielding_children():
+        process.start()
     child_end.close()
     try:
         yield _await_url(lifeline)

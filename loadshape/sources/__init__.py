@@ -52,4 +52,7 @@ def read(
     reader = READERS.get(source)
     if reader is None:
         raise SourceError(f"source: expected one of {', '.join(READERS)}, found {source!r}")
+    for name, most in (("limit", limit), ("max_characters", max_characters)):
+        if most is not None and most < 1:
+            raise SourceError(f"{name}: expected 1 or more, or nothing for no limit, found {most}")
     return reader(Path(path), limit=limit, max_characters=max_characters, partial=partial)

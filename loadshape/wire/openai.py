@@ -89,6 +89,7 @@ class Choice(msgspec.Struct, gc=False):
     message: Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    error: Any = None
 
     @property
     def visible(self) -> str:
@@ -223,6 +224,8 @@ def _gather(answer: Answer, data: bytes) -> Facts:
             kinds |= _FINISH
             if choice.finish_reason in FAILED_FINISHES:
                 error = f"finish_reason: {choice.finish_reason}"
+        if choice.error:
+            error = _find_message(choice.error) or "an error without a message"
     if answer.usage is not None:
         kinds |= _USAGE
     if answer.error is not None or choices is None:
@@ -311,10 +314,10 @@ def _salvage_part(name: str, part: Any) -> Any:
 
 
 def _describe(error: Any, data: bytes) -> str | None:
-    """Return the message of an error object, or of an event that is one: {"object": "error", "message": ...}."""
+    """Return the message of an error object, or of an event that is one: no choices, but a text or details."""
     if error is None:
         error = _load(data)
-        if not isinstance(error, dict) or error.get("object") != "error":
+        if not isinstance(error, dict) or not (isinstance(error.get("message"), str) or "detail" in error):
             return None
     return None if error in ("", False) else _find_message(error) or "an error without a message"
 

@@ -23,7 +23,7 @@ from loadshape.errors import RemoteWireError
 from loadshape.wire.openai import Kind, read_answer
 
 _CONTENT = int(Kind.CONTENT)
-_PLACE = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)*)"')
+_PLACE = re.compile(rb'"(?:content|text)": ?"([^"\\]*(?:\\.[^"\\]*)*)"')
 _NOT_PLAIN = bytes(range(32)) + b'"\\'  # what may not stand in a JSON string as it is
 
 
@@ -37,7 +37,8 @@ def _list_size_lines(longest: int) -> tuple[bytes, ...]:
     return tuple(lines)
 
 
-SIZE_LINES = _list_size_lines(4096)
+LONGEST = 4096  # bytes: a longer event costs more to learn from than its like will save
+SIZE_LINES = _list_size_lines(LONGEST)
 
 
 class Template(NamedTuple):
@@ -67,7 +68,7 @@ class Template(NamedTuple):
 
 def learn_template(data: bytes) -> Template | None:
     """Return the template of an event whose *data* carries visible content and nothing else; None if it has none."""
-    if b"\n" in data or b"\r" in data:
+    if len(data) > LONGEST or b"\n" in data or b"\r" in data:
         return None
     for place in _PLACE.finditer(data):
         head, tail = data[: place.start(1)], data[place.end(1) :]

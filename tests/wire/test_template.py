@@ -144,6 +144,10 @@ def test_after_done_nothing_is_read() -> None:
     assert response.events == 3
 
 
+def test_nothing_is_learned_from_a_giant() -> None:
+    assert learn_template(CHAT.replace(b'"a"', b'"%s"' % (b"a" * 5000))) is None
+
+
 def test_an_odd_template_is_refused_quietly() -> None:
     with pytest.raises(RemoteWireError):
         read_answer(b"{")
