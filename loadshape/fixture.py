@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from loadshape import characters
 from loadshape.conversation import ROLES, Conversation, Message
 from loadshape.digest import digest_json, digest_parts, digest_table
 from loadshape.errors import FixtureError
-from loadshape.manifest import NAME, find_member, read_manifest, sync_folder, write_manifest
+from loadshape.manifest import NAME, building, find_member, read_manifest, write_manifest
 from loadshape.provenance import Account, Provenance
 from loadshape.sanitizer import Clean, Finding, Sanitized
 from loadshape.version import __version__
@@ -121,16 +120,9 @@ class Fixture:
         FixtureError.
         """
         path = Path(path)
-        _check_target(path, force)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        scratch.mkdir()
-        try:
+        with building(path, "fixture", FixtureError, force=force) as scratch:
             totals = _write_tables(scratch, clean)
             write_manifest(scratch, _describe(scratch, clean, totals))
-            _put_in_place(scratch, path)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         return cls.open(path)
 
     @classmethod
@@ -212,24 +204,6 @@ class Fixture:
 class _Totals(msgspec.Struct):
     messages: int = 0
     characters: int = 0
-
-
-def _check_target(path: Path, force: bool) -> None:
-    if not path.exists() and not path.is_symlink():
-        return
-    if not force:
-        raise FixtureError(f"{path}: exists; choose another name, or say --force to replace it")
-    read_manifest(path, FixtureManifest, "fixture", VERSION, FixtureError)  # refuses to replace anything else
-
-
-def _put_in_place(scratch: Path, path: Path) -> None:
-    """Rename the finished folder to its name, moving an older fixture out of the way first."""
-    older = scratch.with_name(f"{scratch.name}.old")
-    if path.exists():
-        path.rename(older)
-    scratch.rename(path)
-    sync_folder(path.parent)
-    shutil.rmtree(older, ignore_errors=True)
 
 
 def _write_tables(folder: Path, clean: Iterable[Clean]) -> _Totals:

@@ -280,9 +280,12 @@ def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
             table = stream.read_all()
-    except (pa.ArrowInvalid, pa.ArrowIOError, OSError, EOFError) as problem:
-        raise LogError(f"{path}: damaged, not a whole Arrow stream: {problem}") from None
-    if not table.schema.equals(schema):
+        table.validate(full=True)
+        is_same = table.schema.equals(schema)
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as problem:
+        line = str(problem).partition("\n")[0]
+        raise LogError(f"{path}: damaged, not a whole Arrow stream: {line}") from None
+    if not is_same:
         raise LogError(f"{path}: its columns are not those of log version {VERSION}")
     return table
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from loadshape.errors import InputError
 
 NAME = "manifest.json"
+FORMAT = "loadshape "  # then the noun: fixture, trace or log
 MAX_BYTES = 64 << 20
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -93,10 +94,10 @@ def write_folder(
 ) -> Path:
     """Write tables as NAME.arrow (uncompressed IPC files) and the manifest, whole or not at all; return *path*.
 
-    An existing folder is refused with *error* unless *force*, and even then only one that has a manifest is
-    replaced.
+    What exists is refused as in `check_free`.
     """
-    with building(path, error, force=force) as scratch:
+    noun = str(getattr(manifest, "format", "")).removeprefix(FORMAT)
+    with building(path, noun, error, force=force) as scratch:
         for name, table in tables.items():
             with pa.OSFile(str(scratch / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
                 file.write_table(table)
@@ -105,27 +106,42 @@ def write_folder(
 
 
 @contextmanager
-def building(path: Path, error: type[InputError], *, force: bool = False) -> Iterator[Path]:
+def building(path: Path, noun: str, error: type[InputError], *, force: bool = False) -> Iterator[Path]:
     """Give an empty folder beside *path* to fill; it is renamed into its place at the end, or leaves no trace.
 
-    What exists is refused as in `write_folder`.
+    What exists is refused as in `check_free`; what is replaced is moved aside first and removed last.
     """
-    if path.exists() and not force:
-        raise error(f"{path}: exists; choose another name, or say --force to replace it")
-    if path.exists() and not (path / NAME).is_file():
-        raise error(f"{path}: exists and has no {NAME}, so it is not ours to replace")
+    check_free(path, noun, error, force=force)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    older = scratch.with_name(f"{scratch.name}.old")
     try:
         scratch.chmod(0o755)
         yield scratch
         if path.exists():
-            shutil.rmtree(path)
+            path.rename(older)
         scratch.rename(path)
         sync_folder(path.parent)
     except BaseException:
+        if older.exists() and not path.exists():
+            older.rename(path)
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def check_free(path: Path, noun: str, error: type[InputError], *, force: bool = False) -> None:
+    """Raise *error* when *path* exists, unless *force* and it is a *noun* itself: nothing else is ever replaced."""
+    if not path.exists() and not path.is_symlink():
+        return
+    if not force:
+        raise error(f"{path}: exists; choose another name, or say --force to replace it")
+    try:
+        found = msgspec.json.decode((path / NAME).read_bytes(), type=_Head).format
+    except (OSError, msgspec.DecodeError):
+        found = "something else"
+    if found != FORMAT + noun:
+        raise error(f"{path}: is no {noun} but {found}, so it is not replaced; choose another name")
 
 
 def read_table(folder: Path, name: str, schema: pa.Schema, error: type[InputError]) -> pa.Table:
@@ -134,11 +150,12 @@ def read_table(folder: Path, name: str, schema: pa.Schema, error: type[InputErro
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate(full=True)
+        is_same = table.schema.equals(schema)
+        names = [] if is_same else [field.name for field in schema if field not in list(table.schema)]
     except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
         line = str(problem).partition("\n")[0]
         raise error(f"{path}: damaged, not a whole Arrow file: {line}") from None
-    if not table.schema.equals(schema):
-        names = [field.name for field in schema if field not in list(table.schema)]
+    if not is_same:
         raise error(f"{path}: its columns are not those of this version: {', '.join(names) or 'other order'}")
     return table
 
@@ -147,7 +164,7 @@ def find_member(folder: Path, name: str, error: type[InputError]) -> Path:
     """Return the path of a file that a manifest names, refusing one that leads out of *folder*."""
     relative = Path(name)
     path = folder / relative
-    inside = not relative.is_absolute() and ".." not in relative.parts and name not in ("", ".")
+    inside = not relative.is_absolute() and ".." not in relative.parts and name not in ("", ".") and "\0" not in name
     if not inside or not path.resolve().is_relative_to(folder.resolve()):
         raise error(f"{folder / NAME}: names {name!r}, which is outside of the folder; refused")
     if not path.is_file():

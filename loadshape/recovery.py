@@ -84,7 +84,7 @@ def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | No
     planned = _find_planned(run, trace)
     lost = _make_lost(run, workers, planned)
     requests = pa.concat_tables([lost, *(parts["requests"].table for parts in workers.values())])
-    with building(place, LogError, force=force) as scratch:
+    with building(place, "log", LogError, force=force) as scratch:
         shards = [_write_shard(scratch, *it) for it in _name_tables(workers, lost).items()]
         notes = _describe_loss(workers, run, lost) + ([NO_TRACE] if lost.num_rows and planned is None else [])
         manifest = LogManifest(

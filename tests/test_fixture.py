@@ -119,7 +119,7 @@ def test_nothing_but_a_fixture_is_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "photos"
     precious.mkdir()
     (precious / "one.jpg").write_bytes(b"x")
-    with pytest.raises(FixtureError, match="never finished, or is no fixture"):
+    with pytest.raises(FixtureError, match="is no fixture but something else"):
         Fixture.write(precious, clean(), force=True)
     assert (precious / "one.jpg").exists()
 

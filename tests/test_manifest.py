@@ -9,8 +9,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from loadshape import manifest
 from loadshape.errors import InputError, TraceError
-from loadshape.manifest import NAME, find_member, read_manifest, read_table, write_folder, write_manifest
+from loadshape.manifest import NAME, building, find_member, read_manifest, read_table, write_folder, write_manifest
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 TABLE = pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]}, SCHEMA)
@@ -129,13 +130,14 @@ def test_what_is_there_is_not_replaced_unasked(folder: Path) -> None:
 def test_what_is_not_ours_is_not_replaced_even_with_force(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "work.txt").write_text("x")
-    with pytest.raises(InputError, match="not ours to replace"):
+    with pytest.raises(InputError, match="so it is not replaced"):
         write_folder(tmp_path / "mine", Thing(), {}, TraceError, force=True)
     assert (tmp_path / "mine" / "work.txt").read_text() == "x"
 
 
 def test_a_failed_write_leaves_nothing_new_and_the_old_whole(folder: Path) -> None:
     class Unwritable(msgspec.Struct):
+        format: str = "loadshape thing"
         value: object = object()
 
     for path in (folder, folder.with_name("b.thing")):
@@ -151,3 +153,34 @@ def test_a_manifest_is_replaced_in_one_step(folder: Path) -> None:
     assert read(folder) == Thing(name="later")
     assert (folder / NAME).stat().st_ino != inode
     assert sorted(path.name for path in folder.iterdir()) == [NAME, "table.arrow"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_of_another_kind_is_never_replaced(tmp_path: Path, force: bool) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"format": "loadshape trace", "version": 1}')
+    with pytest.raises(InputError), building(folder, "log", InputError, force=force):
+        pytest.fail("nothing may be built in its place")
+    assert (folder / "manifest.json").exists()
+
+
+def test_what_is_replaced_survives_a_failure_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"format": "loadshape log", "version": 1}')
+    monkeypatch.setattr(manifest, "sync_folder", lambda _: None)
+    rename = Path.rename
+
+    def fail_into_place(self: Path, target: Path) -> Path:
+        if target == folder and not self.name.endswith(".old"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_into_place)
+    with pytest.raises(KeyboardInterrupt), building(folder, "log", InputError, force=True) as scratch:
+        (scratch / "new.txt").write_text("x")
+    assert (folder / "manifest.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

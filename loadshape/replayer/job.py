@@ -18,6 +18,9 @@ from loadshape.errors import InputError
 from loadshape.log import Shard
 from loadshape.target import Target
 
+MAX_SPIN_US = 1_000
+MAX_PROCESSES = 256
+RESERVED = ("model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens")
 RECEIVE = ("auto", "kernel", "user")
 ROUTINGS = ("session", "round_robin", "weighted", "prefix")
 MAX_PROBE_SHARE = 0.01  # a probe that carries more is one of those that it is to be compared with
@@ -70,8 +73,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"grace_s: expected 0 seconds or more, or nothing to wait for all, found {self.grace_s}")
         if self.receive not in RECEIVE:
             raise InputError(f"receive: expected one of {', '.join(RECEIVE)}, found {self.receive!r}")
-        if self.processes < 0 or self.spin_us < 0 or not self.interrupt_grace_s >= 0:
-            raise InputError("processes, spin_us, interrupt_grace_s: expected 0 or more")
+        if not self.interrupt_grace_s >= 0:
+            raise InputError(f"interrupt_grace_s: expected 0 seconds or more, found {self.interrupt_grace_s}")
+        if not 0 <= self.spin_us <= MAX_SPIN_US:
+            raise InputError(f"spin_us: expected 0 to {MAX_SPIN_US:,} microseconds, found {self.spin_us}")
+        if not 0 <= self.processes <= MAX_PROCESSES:
+            raise InputError(f"processes: expected 0 (as many as suit) to {MAX_PROCESSES}, found {self.processes}")
+        if reserved := [name for name in RESERVED if name in self.body]:
+            raise InputError(f"body: {', '.join(reserved)} comes from the trace and the target, not from the settings")
         if not 0 <= self.probe_share <= MAX_PROBE_SHARE:
             raise InputError(f"probe_share: expected 0 to {MAX_PROBE_SHARE:g}, 0 for none, found {self.probe_share}")
         if not 0 <= self.prometheus_port < 1 << 16:

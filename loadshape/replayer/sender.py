@@ -67,10 +67,6 @@ class Sender:
         next_ns = self._scheduler.next_due_ns()
         self._network.due_at_ns = next_ns if next_ns == NEVER else next_ns + self.epoch_ns
 
-    def is_idle(self, for_ns: int) -> bool:
-        """Return whether nothing has arrived and nothing is due for a while."""
-        return not self._network.inbox and self._scheduler.next_due_ns() - self.now_ns() > for_ns
-
     async def warm_up(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Build the requests and open the connections of the first moments, before the start."""
         for _ in range(WARM_UP_TURNS):

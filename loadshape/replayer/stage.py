@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -38,7 +39,7 @@ from loadshape.log import (
     Shard,
     make_rows,
 )
-from loadshape.manifest import NAME, read_manifest, sync_folder, write_manifest
+from loadshape.manifest import NAME, check_free, read_manifest, sync_folder, write_manifest
 from loadshape.replayer.job import Done, Ready, Settings
 from loadshape.replayer.terms import choose_loop, plan_duration_s
 from loadshape.target import Target
@@ -168,15 +169,13 @@ def _read_arrivals(recipe: str | None) -> list[dict[str, Any]]:
 
 
 def _check_free(log: Path, *, force: bool) -> None:
-    if not log.exists():
+    is_unfinished = not (log / NAME).exists() and any((log / name).is_file() for name in (RUN_NAME, ENVIRONMENT_NAME))
+    if is_unfinished and force:
         return
-    if not any((log / name).is_file() for name in (NAME, RUN_NAME, ENVIRONMENT_NAME)):
-        raise LogError(f"{log}: exists and is no log of ours, so it is not replaced; choose another name")
-    if force:
-        return
-    if (log / NAME).is_file() and read_manifest(log, LogManifest, "log", VERSION, LogError).ended == REFUSED:
-        return
-    raise LogError(f"{log}: exists; choose another name, or say --force to replace it")
+    with contextlib.suppress(LogError):
+        if read_manifest(log, LogManifest, "log", VERSION, LogError).ended == REFUSED:
+            return  # nothing was ever sent
+    check_free(log, "log", LogError, force=force)
 
 
 def _make_refused(trace: Trace, reason: str) -> pa.Table:

@@ -19,6 +19,7 @@ from loadshape.log import Log
 from loadshape.replayer import Settings, replay
 from loadshape.replayer.stage import REFUSED
 from loadshape.target import Target
+from loadshape.trace import Trace
 from traces import ask, closed_loop, make_trace, open_loop
 
 from .conftest import Launch, play, wait_for
@@ -137,7 +138,7 @@ def test_what_is_no_log_is_never_replaced(url: str, tmp_path: Path, kind: str) -
         (path / "chapter-1.txt").write_text("precious")
     else:
         path.write_text("precious")
-    with pytest.raises(LogError, match="exists and is no log of ours, so it is not replaced"):
+    with pytest.raises(LogError, match="is no log but something else, so it is not replaced"):
         replay(TRACE, Target(url), log=path, force=True)
     assert (path / "chapter-1.txt" if kind == "folder" else path).read_text() == "precious"
 
@@ -192,3 +193,10 @@ def read_commands() -> list[bytes]:
             except OSError:
                 continue
     return found
+
+
+def test_a_trace_is_never_replaced_by_its_own_log(url: str, tmp_path: Path) -> None:
+    path = TRACE.write(tmp_path / "a.trace")
+    with pytest.raises(LogError, match="is no log but loadshape trace"):
+        replay(path, Target(url), log=path, force=True)
+    Trace.open(path).verify()

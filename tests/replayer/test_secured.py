@@ -230,17 +230,21 @@ def play(certificate: Path) -> Iterator[Play]:
 
 def test_the_stamp_is_the_kernels(play: Play) -> None:
     async def scene(host: Host) -> None:
-        connection, peer = await host.connect()
-        host.side.arrivals.clear()
-        before_ns = time.monotonic_ns()
-        await host.say(peer, peer.seal(b"x"))
-        busy_until_ns = time.monotonic_ns() + 20_000_000
-        while time.monotonic_ns() < busy_until_ns:
-            pass  # our own delay, which the kernel's stamp does not have
-        await host.side.until(lambda: host.side.heard(connection))
-        (_, at_ns, seen_ns, what), *_ = host.side.arrivals
-        assert what == b"x"
-        assert before_ns - SLACK_NS <= at_ns < busy_until_ns <= seen_ns
+        for _ in range(10):
+            connection, peer = await host.connect()
+            host.side.arrivals.clear()
+            before_ns = time.monotonic_ns()
+            await host.say(peer, peer.seal(b"x"))
+            busy_until_ns = time.monotonic_ns() + 20_000_000
+            while time.monotonic_ns() < busy_until_ns:
+                pass  # our own delay, which the kernel's stamp does not have
+            await host.side.until(lambda peer=connection: host.side.heard(peer))
+            (_, at_ns, seen_ns, what), *_ = host.side.arrivals
+            assert what == b"x"
+            assert before_ns - SLACK_NS <= at_ns < busy_until_ns
+            if seen_ns >= busy_until_ns:
+                return
+        pytest.fail("it was always read before we were busy")
 
     play(scene)
 

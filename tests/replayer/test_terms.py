@@ -71,7 +71,7 @@ def test_the_length_of_the_run(trace: Trace, settings: dict[str, Any], duration_
         ({"timeout_first_s": 0.0}, "timeout_first_s: expected more than 0"),
         ({"timeout_total_s": -2.0}, "timeout_total_s: expected more than 0"),
         ({"grace_s": -1.0}, "grace_s: expected 0 seconds or more"),
-        ({"interrupt_grace_s": -1.0}, "interrupt_grace_s: expected 0 or more"),
+        ({"interrupt_grace_s": -1.0}, "interrupt_grace_s: expected 0 seconds or more"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], message: str) -> None:
