@@ -116,6 +116,8 @@ def compare(log: Log, writes: dict[str, tuple[Any, Any]], tail_bytes: int) -> di
             continue
         kernel.append(at_ns[mine][at] - before)
         user.append(seen_ns[mine][at] - before)
+    if not kernel:
+        return {"chunks": 0, "lost": lost, "note": f"nothing to compare: the run ended as {log.manifest.ended!r}"}
     return {
         "chunks": int(sum(map(len, kernel))),
         "lost": lost,
