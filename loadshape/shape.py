@@ -44,13 +44,12 @@ from loadshape.prefix import PrefixTree
 from loadshape.randomness import open_stream
 from loadshape.stats import Integers, dispersion, variation
 from loadshape.tokenizer import Estimate, Tokenizer
-from loadshape.trace import APIS, REQUESTS, SEGMENT_KINDS, SEGMENTS, Trace, enumerate_column, pack_messages
+from loadshape.trace import APIS, REQUESTS, RESERVED, SEGMENT_KINDS, SEGMENTS, Trace, enumerate_column, pack_messages
 from loadshape.units import NS_PER_S
 
 STREAMS = ("arrivals", "content", "passages", "lengths.inputs", "lengths.outputs", "prefix", "prefix.text")
 MAX_DURATION_S = 366 * 86_400
 WINDOWS_S = (0.1, 1.0, 10.0, 60.0)
-RESERVED = ("model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens")  # written by the replayer
 CHECKED = 256  # finished prompts whose tokens are counted again
 
 

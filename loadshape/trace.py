@@ -35,6 +35,7 @@ from loadshape.version import __version__
 
 VERSION = 1
 APIS = ("chat", "completions")
+RESERVED = ("model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens")  # of a request's body
 SEGMENT_KINDS = ("text", "token_ids", "json", "image", "answer")
 
 _API = pa.dictionary(pa.int8(), pa.string())

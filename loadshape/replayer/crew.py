@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
@@ -38,29 +39,37 @@ class Crew:
         self._pending: list[bytes] = []
 
     def __enter__(self) -> Crew:
-        for job in self._jobs:
-            folder = Path(job.log) / f"worker-{job.worker:02d}"
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / STDERR_NAME).open("wb") as errors:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "loadshape.replayer.worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    start_new_session=True,
-                )
-            assert process.stdout is not None
-            os.set_blocking(process.stdout.fileno(), False)
-            self._selector.register(process.stdout, selectors.EVENT_READ, len(self._processes))
-            self._processes.append(process)
-            self._pending.append(b"")
-            self._say(len(self._processes) - 1, job)
+        try:
+            for job in self._jobs:
+                self._start(job)
+        except BaseException:  # an interrupt, say: those that were started are ended all the same
+            self.__exit__()
+            raise
         return self
+
+    def _start(self, job: Job) -> None:
+        folder = Path(job.log) / f"worker-{job.worker:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / STDERR_NAME).open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "loadshape.replayer.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        self._pending.append(b"")
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        self._selector.register(process.stdout, selectors.EVENT_READ, len(self._processes) - 1)
+        self._say(len(self._processes) - 1, job)
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
             if process.stdin is not None:
-                process.stdin.close()
+                with contextlib.suppress(OSError):  # what it was told after it had ended is still in the buffer
+                    process.stdin.close()
         deadline = time.monotonic() + END_S
         for process in self._processes:
             try:

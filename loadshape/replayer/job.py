@@ -17,10 +17,10 @@ import msgspec
 from loadshape.errors import InputError
 from loadshape.log import Shard
 from loadshape.target import Target
+from loadshape.trace import RESERVED
 
 MAX_SPIN_US = 1_000
 MAX_PROCESSES = 256
-RESERVED = ("model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens")
 RECEIVE = ("auto", "kernel", "user")
 ROUTINGS = ("session", "round_robin", "weighted", "prefix")
 MAX_PROBE_SHARE = 0.01  # a probe that carries more is one of those that it is to be compared with
