@@ -153,6 +153,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     shares: list[int] = []  # of the planned, how many each worker had
     trace_path: str = ""  # where the trace lay on that host; empty if it was in memory
     arrivals: list[dict[str, Any]] = []  # the arrival processes that the trace's recipe declares
+    salt: str = ""  # what keeps its prompts out of other runs' caches, as settings.isolation says; empty: nothing
     tool: str = f"loadshape {__version__}"
 
 
@@ -230,6 +231,18 @@ class Log:
             )
         if trace_digest is not None and trace_digest != self.run.trace_digest:
             raise LogError(f"{self.path}: is of trace {self.run.trace_digest}, not of {trace_digest}")
+
+
+def open_logs(path: str | Path) -> list[Log]:
+    """Return the log at *path*, or all logs in that folder in the order of their names: repeats of one run.
+
+    Raises LogError when it holds none.
+    """
+    folder = Path(path)
+    found = sorted(inner for inner in folder.glob("*.log") if inner.is_dir())
+    if (folder / RUN_NAME).exists() or (folder / "manifest.json").exists() or not found:
+        return [Log.open(folder)]
+    return [Log.open(inner) for inner in found]
 
 
 def count_outcomes(requests: pa.Table) -> dict[str, int]:

@@ -176,6 +176,19 @@ class Summary:
     failures: tuple[Failure, ...]
     by_target: tuple[PerTarget, ...]  # empty for a single one
     log: Log = field(repr=False, compare=False)
+    members: pa.Table = field(repr=False, compare=False)  # the requests that fell due in the window
+    gaps: metrics.Gaps = field(repr=False, compare=False)  # between their reads
+    is_good: Mask = field(repr=False, compare=False)  # which of the members met every objective
+
+    @property
+    def receive_lag_s(self) -> Floats:
+        """How far the process ran behind the kernel's stamp, one value a read; empty without kernel stamps."""
+        return _receive_lag_s(self.log)
+
+    @property
+    def good_hz(self) -> float | None:
+        """Goodput under the stated objectives."""
+        return self.goodput_hz(**msgspec.structs.asdict(self.objectives))
 
     def goodput_hz(
         self, *, ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None
@@ -225,6 +238,9 @@ def summarize(
         failures=_list_failures(requests),
         by_target=_divide_by_target(log, chosen, window),
         log=log,
+        members=chosen,
+        gaps=gaps,
+        is_good=good,
     )
 
 

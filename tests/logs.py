@@ -101,18 +101,25 @@ def _array(values: list[Any], item: pa.Field) -> pa.Array:
 
 
 def synthesize_log(
-    requests: int = 800, reads_each: int = 40, *, duration_s: float = 20.0, seed: int = 7, failing: float = 0.02
+    requests: int = 800,
+    reads_each: int = 40,
+    *,
+    duration_s: float = 20.0,
+    seed: int = 7,
+    failing: float = 0.02,
+    slowness: float = 1.0,
 ) -> Log:
     """Return a plausible log: Poisson arrivals, lognormal TTFT and gaps, a share of requests that fail.
 
-    Every request has *reads_each* token-bearing reads unless it failed. The same seed gives the same log.
+    Every request has *reads_each* token-bearing reads unless it failed. The same seed gives the same log, with first
+    tokens that come *slowness* times as late.
     """
     rng = np.random.default_rng(seed)
     due = np.sort(rng.uniform(0, duration_s * 1e9, requests)).astype(np.int64)
     sent = due + rng.lognormal(np.log(25_000), 0.4, requests).astype(np.int64)
     busy = 1 + 1.5 * np.exp(-(((due / 1e9 - 0.6 * duration_s) / (0.08 * duration_s)) ** 2))  # a hump, to look at
     gaps = rng.lognormal(np.log(18e6), 0.25, (requests, reads_each)) * busy[:, None]
-    gaps[:, 0] = rng.lognormal(np.log(120e6), 0.5, requests) * busy**2
+    gaps[:, 0] = rng.lognormal(np.log(120e6), 0.5, requests) * busy**2 * slowness
     at = sent[:, None] + np.cumsum(gaps, axis=1).astype(np.int64)
     bad = rng.random(requests) < failing
     kind = np.where(rng.random(requests) < 0.5, "http_error", "truncated")

@@ -13,7 +13,7 @@ from logs import health_row, make_log, request_row, synthesize_log
 
 from loadshape.errors import InputError, MissingExtra
 from loadshape.log import OUTCOMES, Log
-from loadshape.report import FORMS, plots, render, tables
+from loadshape.report import plots, render, tables
 from loadshape.summary import summarize
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e %s {0} bold"
@@ -100,13 +100,13 @@ def test_page_documents_every_key_of_the_json(log: Log) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["text", "json", "html"])
 @pytest.mark.parametrize("name", EMPTY)
 def test_every_form_survives_a_log_of_nothing(name: str, form: str) -> None:
     assert render(summarize(EMPTY[name]), form)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["text", "json", "html"])
 def test_a_verdict_alone_has_every_form(log: Log, form: str) -> None:
     assert "VALID" in render(summarize(log).verdict, form)
 

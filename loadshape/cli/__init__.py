@@ -30,6 +30,14 @@ COMMANDS = {
     "doctor": ("hosting:show_doctor", "Say whether this host is fit to measure with, and what to change."),
     "calibrate": ("hosting:run_calibration", "Measure this host's limits with real replays, in about a minute."),
     "report": ("judging:report", "Judge a log: the instrument first, then latencies, rates, goodput and outcomes."),
+    "compare": (
+        "deciding:compare_runs",
+        "Compare two runs of the same traffic, or two folders of repeats: what was changed, and what that did.",
+    ),
+    "gate": (
+        "deciding:rule_runs",
+        "Say whether a run, or a folder of repeats, keeps the objectives of a gate; exit with 1 if not.",
+    ),
     "inspect": ("judging:inspect", "Say what a fixture, a trace or a log is and holds."),
     "recover": ("judging:recover_log", "Make a complete log of what is whole of one that was cut."),
     "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),

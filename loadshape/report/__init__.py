@@ -4,24 +4,33 @@
 # in a table: text (100 columns), json (versioned schema), html (one self-contained page, which needs the
 # extra `report`). Whatever the form, the verdict stands above the numbers.
 
-"""Render summaries and verdicts as text, JSON or HTML."""
+"""Render summaries, verdicts, comparisons and decisions as text, JSON, HTML or Markdown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from loadshape.comparison import Comparison
 from loadshape.errors import InputError
-from loadshape.report import document, page, text
+from loadshape.gate import Decision
+from loadshape.report import contrast, document, page, ruling, text
 from loadshape.summary import Summary
 from loadshape.validity import Verdict
 
 __all__ = ["FORMS", "render"]
 
-_SUMMARY = {"text": text.write_summary, "json": document.write_summary, "html": page.write_summary}
-_VERDICT = {"text": text.write_verdict, "json": document.write_verdict, "html": page.write_verdict}
-FORMS = tuple(_SUMMARY)
+FORMS: dict[type, dict[str, Callable[[Any], str]]] = {
+    Summary: {"text": text.write_summary, "json": document.write_summary, "html": page.write_summary},
+    Verdict: {"text": text.write_verdict, "json": document.write_verdict, "html": page.write_verdict},
+    Comparison: {"text": contrast.write_text, "json": contrast.write_document},
+    Decision: {"text": ruling.write_text, "json": ruling.write_document, "markdown": ruling.write_markdown},
+}
 
 
-def render(what: Summary | Verdict, form: str = "text") -> str:
-    """Return *what* in one of FORMS. Raises InputError for another form, MissingExtra for html without plotly."""
-    if form not in FORMS:
-        raise InputError(f"form: expected one of {', '.join(FORMS)}; found {form!r}")
-    return _SUMMARY[form](what) if isinstance(what, Summary) else _VERDICT[form](what)
+def render(what: Summary | Verdict | Comparison | Decision, form: str = "text") -> str:
+    """Return *what* in a form that it has. Raises InputError for another, MissingExtra for html without plotly."""
+    forms = FORMS[type(what)]
+    if form not in forms:
+        raise InputError(f"form: expected one of {', '.join(forms)}; found {form!r}")
+    return forms[form](what)

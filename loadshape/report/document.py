@@ -23,17 +23,17 @@ VERSION = 1
 
 def write_summary(summary: Summary) -> str:
     """Return the report as JSON text."""
-    return _encode(describe_summary(summary))
+    return encode(describe_summary(summary))
 
 
 def write_verdict(verdict: Verdict) -> str:
     """Return the verdict as JSON text."""
-    return _encode({"schema": "loadshape verdict", "version": VERSION, **describe_verdict(verdict)})
+    return encode({"schema": "loadshape verdict", "version": VERSION, **describe_verdict(verdict)})
 
 
 def describe_summary(summary: Summary) -> dict[str, Any]:
     """Return the report as plain values; docs/report.md lists the keys."""
-    good_hz = summary.goodput_hz(**msgspec.structs.asdict(summary.objectives))
+    good_hz = summary.good_hz
     return {
         "schema": "loadshape report",
         "version": VERSION,
@@ -107,5 +107,14 @@ def _finite(values: dict[str, float | None]) -> dict[str, float | str | None]:
     return {name: "inf" if value is not None and math.isinf(value) else value for name, value in values.items()}
 
 
-def _encode(document: dict[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+def encode(document: dict[str, Any]) -> str:
+    """Return a document as indented JSON text; a number that JSON does not have becomes "inf" or null."""
+    return msgspec.json.format(msgspec.json.encode(_replace_infinite(document)), indent=2).decode() + "\n"
+
+
+def _replace_infinite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_infinite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_replace_infinite(part) for part in value]
+    return ("inf" if value > 0 else "-inf") if isinstance(value, float) and math.isinf(value) else value

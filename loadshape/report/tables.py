@@ -103,7 +103,7 @@ def list_rates(summary: Summary) -> list[Row]:
     rates, tokens = summary.throughput, "as the server counted them"
     if rates.counted < rates.completed:
         tokens = f"the server counted them for {rates.counted:,} of {rates.completed:,} requests"
-    good_hz = summary.goodput_hz(**msgspec.structs.asdict(summary.objectives))
+    good_hz = summary.good_hz
     met = "n/a" if summary.attainment is None else show_share(summary.attainment)
     return [
         Row("request_hz", "requests", (format_rate(rates.request_hz), "ok and done inside the window")),

@@ -1,0 +1,112 @@
+# What a change did to one reading, and whether that is sure enough to be said.
+#
+# Law: an effect is the ratio after / before, or a difference in points for shares. Its interval is Welch's over the
+# logarithms of the runs' figures; with one run a side it is put together from the intervals within the runs
+# (interval.py), which know the noise of the queue and not that from one start of a server to the next. Requests of
+# different runs are never pooled: those of one run are not independent, and a test on thousands of them finds a
+# difference between a server and itself.
+#
+# A decision is made against a declared margin of indifference (default 5 %), by the whole interval:
+#
+#     better, worse    all of it lies beyond the margin, on that side
+#     equivalent       all of it lies within the margin
+#     inconclusive     anything else: more runs, or longer ones
+
+"""Effects: the change of one reading between two sides of runs, with interval and decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadshape.interval import Interval, student
+from loadshape.reading import Reading, take_reading, unite_runs
+from loadshape.summary import Summary
+
+MARGIN = 0.05  # of a ratio; a share may move by a fifth of it, one point of a hundred
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One reading on both sides. `size` and `interval` are of the ratio after / before, or of a share's difference."""
+
+    before: Reading
+    after: Reading
+    size: float | None
+    interval: Interval | None
+    decision: str  # better, worse, equivalent, inconclusive, or unknown where a side has no value
+
+    @property
+    def name(self) -> str:
+        """Of the reading."""
+        return self.before.name
+
+    @property
+    def is_share(self) -> bool:
+        """Whether `size` is a difference of shares and not a ratio."""
+        return self.before.unit == "share"
+
+
+def measure_effect(before: Sequence[Summary], after: Sequence[Summary], name: str, margin: float = MARGIN) -> Effect:
+    """Return what changed in the reading *name* from the runs *before* to the runs *after*."""
+    sides = [[take_reading(it, name) for it in side] for side in (before, after)]
+    old, new = map(unite_runs, sides)
+    if old.value is None or new.value is None:
+        return Effect(old, new, None, None, "unknown")
+    is_share = old.unit == "share"
+    size = new.value - old.value if is_share else new.value / old.value if old.value else None
+    values = [[it.value for it in side if it.value is not None] for side in sides]
+    if min(map(len, values)) > 1:
+        interval = _bound_welch(values[0], values[1], is_share=is_share)
+    else:
+        interval = _bound_single(old, new, is_share=is_share)
+    decision = decide(interval, more_is_better=old.more_is_better, is_share=is_share, margin=margin)
+    return Effect(old, new, size, interval, decision)
+
+
+def decide(effect: Interval | None, *, more_is_better: bool, is_share: bool, margin: float) -> str:
+    """Return the decision that the interval of an effect allows."""
+    if effect is None or not (math.isfinite(effect.low) and math.isfinite(effect.high)):
+        return "inconclusive"
+    low, high = (-margin / 5, margin / 5) if is_share else (1.0 / (1.0 + margin), 1.0 + margin)
+    if effect.low > high or effect.high < low:
+        return "better" if (effect.low > high) == more_is_better else "worse"
+    return "equivalent" if effect.low >= low and effect.high <= high else "inconclusive"
+
+
+def _bound_welch(old: Sequence[float], new: Sequence[float], *, is_share: bool) -> Interval | None:
+    """Welch's interval of the difference of means (B. L. Welch, Biometrika 34, 1947), of logarithms for a ratio."""
+    points = [np.asarray(side, np.float64) for side in (old, new)]
+    if not is_share:
+        if any((side <= 0).any() or not np.isfinite(side).all() for side in points):
+            return None
+        points = [np.log(side) for side in points]
+    errors = [float(side.var(ddof=1)) / len(side) for side in points]
+    difference, variance = float(points[1].mean() - points[0].mean()), sum(errors)
+    if variance == 0.0:
+        return _transform(difference, 0.0, 1.0, is_share=is_share)
+    freedom = variance**2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, points, strict=True))
+    return _transform(difference, student(freedom) * math.sqrt(variance), freedom + 1.0, is_share=is_share)
+
+
+def _bound_single(old: Reading, new: Reading, *, is_share: bool) -> Interval | None:
+    """The two intervals within the runs, added in quadrature, each side of its own width."""
+    if old.interval is None or new.interval is None or old.value is None or new.value is None:
+        return None
+    if not is_share and min(old.value, new.value, old.interval.low, new.interval.low) <= 0:
+        return None
+    lift = (lambda value: value) if is_share else math.log
+    centre = lift(new.value) - lift(old.value)
+    down = math.hypot(lift(new.value) - lift(new.interval.low), lift(old.interval.high) - lift(old.value))
+    up = math.hypot(lift(new.interval.high) - lift(new.value), lift(old.value) - lift(old.interval.low))
+    effective = min(old.interval.effective, new.interval.effective)
+    ends = (centre - down, centre + up) if is_share else (math.exp(centre - down), math.exp(centre + up))
+    return Interval(*ends, effective)
+
+
+def _transform(centre: float, half: float, effective: float, *, is_share: bool) -> Interval:
+    low, high = centre - half, centre + half
+    return Interval(low, high, effective) if is_share else Interval(math.exp(low), math.exp(high), effective)

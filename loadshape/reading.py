@@ -1,0 +1,171 @@
+# One number of one run, by name: what gates promise, comparisons compare and searches look for.
+#
+# Law: a reading is a metric of metrics.DEFINITIONS and, where that is a distribution, a statistic of it:
+#
+#     ttft.p95   tpot.mean   e2e_with_failures.p99.9   lateness.max
+#     request_hz   output_tokens_per_s   goodput_hz   attainment   errors   outcome.http_error
+#
+# It carries its unit, which way is better, and the interval of a single run (interval.py). A number that should not
+# be there is not: below its sample floor a percentile has no value, and `why` says how many requests it
+# had and how many it needs. Nothing is computed twice: rates and shares are those of the summary.
+
+"""Readings: numbers of a summary by name, with unit, direction, interval, or the reason why there is none."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadshape import metrics
+from loadshape.errors import InputError
+from loadshape.interval import Interval, bound_mean, bound_quantile, bound_runs
+from loadshape.log import OUTCOMES
+from loadshape.stats import Floats, count_floor, quantile
+from loadshape.summary import Summary
+from loadshape.units import format_duration, format_rate
+
+DISTRIBUTIONS = (*metrics.SPANS, "tpot", "icl", "itl", "receive_lag", "ttft_with_failures", "e2e_with_failures")
+RATES = ("offered_hz", "achieved_hz", "request_hz", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s")
+SHARES = ("attainment", "errors", *(f"outcome.{name}" for name in OUTCOMES))
+MORE_IS_BETTER = (*RATES, "goodput_hz", "attainment", "outcome.ok")
+_STATISTIC = re.compile(r"mean|min|max|p(?P<percent>\d{1,2}(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A number of one run: `value` in `unit` ("s", "1/s", "tokens/s" or "share"), None where `why` says so."""
+
+    name: str
+    unit: str
+    value: float | None
+    interval: Interval | None = None
+    count: int = 0
+    why: str = ""
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a larger value is the better one."""
+        return self.name in MORE_IS_BETTER
+
+    def __str__(self) -> str:
+        return show_value(self.value, self.unit) if self.value is not None else f"n/a ({self.why})"
+
+
+def show_value(value: float | None, unit: str) -> str:
+    """Return a value as people read it: 31.4 ms, 40.1/s, 512 tok/s, 99.2 %."""
+    if unit == "s":
+        return format_duration(value)
+    if value is None or math.isnan(value):
+        return "n/a"
+    return f"{value:.2%}".replace("%", " %") if unit == "share" else format_rate(value, "tok" if "tok" in unit else "")
+
+
+def check_reading(name: str) -> str:
+    """Return the unit of the reading *name*. Raises InputError, with the nearest right name, where there is none."""
+    metric, _, statistic = name.partition(".")
+    if name in RATES or name == "goodput_hz":
+        return metrics.DEFINITIONS[name].unit
+    if name in SHARES:
+        return "share"
+    if metric in DISTRIBUTIONS and _STATISTIC.fullmatch(statistic):
+        return "s"
+    if metric in DISTRIBUTIONS:
+        raise InputError(
+            f"reading: expected a statistic such as {metric}.p95, {metric}.mean or {metric}.max, found {name!r}"
+        )
+    known = [*DISTRIBUTIONS, *RATES, "goodput_hz", *SHARES]
+    near = [*difflib.get_close_matches(name, known, n=1), *difflib.get_close_matches(metric, known, n=1)]
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise InputError(f"reading: expected a metric of the report such as ttft.p95 or request_hz, found {name!r}{hint}")
+
+
+def take_reading(summary: Summary, name: str) -> Reading:
+    """Return the reading *name* of one run. Raises InputError for a name that is none."""
+    unit = check_reading(name)
+    if unit == "s":
+        return _read_distribution(summary, name)
+    if name in SHARES:
+        return _read_share(summary, name)
+    value = summary.good_hz if name == "goodput_hz" else getattr(summary.throughput, name)
+    why = "" if value is not None else "the server did not count tokens, or nothing was done in the window"
+    return Reading(name, unit, value, count=summary.throughput.completed, why=why)
+
+
+def unite_runs(readings: Sequence[Reading]) -> Reading:
+    """Return one reading of several runs of the same traffic: their mean, and the interval across runs.
+
+    One run keeps its own. A run without a value leaves the whole without one: it is not left out silently.
+    """
+    first = readings[0]
+    missing = next((it for it in readings if it.value is None), None)
+    if len(readings) == 1 or missing is not None:
+        return missing or first
+    values = [it.value for it in readings if it.value is not None]
+    positive = all(0 < value < math.inf for value in values)
+    value = math.exp(math.fsum(map(math.log, values)) / len(values)) if positive else math.fsum(values) / len(values)
+    sure = bound_runs(values)
+    if sure and sure.low == sure.high:  # the same in every run, such as no errors: then each alone says more
+        sure = max((it.interval for it in readings if it.interval), key=lambda it: it.high - it.low, default=sure)
+    return replace(first, value=value, interval=sure, count=sum(it.count for it in readings))
+
+
+def draw_sample(summary: Summary, metric: str) -> Floats:
+    """Return the values of a distribution in the order of time: one a request, a gap or a read, without nan."""
+    if metric in ("icl", "itl"):
+        gaps = summary.gaps
+        order = np.argsort(gaps.end_s, kind="stable")
+        values = gaps.gap_s[order]
+        return values if metric == "icl" else np.repeat(values / gaps.tokens[order], gaps.tokens[order])
+    if metric == "receive_lag":
+        return summary.receive_lag_s
+    base = metric.removesuffix("_with_failures")
+    values = metrics.measure(summary.members, base)
+    if base != metric:
+        values = metrics.charge_failures(summary.members, values)
+    due_s = metrics.read_stamp_s(summary.members, "due")
+    values = values[np.argsort(due_s, kind="stable")]
+    return values[~np.isnan(values)]
+
+
+def _read_distribution(summary: Summary, name: str) -> Reading:
+    metric, _, statistic = name.partition(".")
+    values = draw_sample(summary, metric)
+    count = len(values)
+    match = _STATISTIC.fullmatch(statistic)
+    percent = match and match["percent"]
+    if count == 0:
+        return Reading(name, "s", None, count=0, why="no request has this metric")
+    if not percent:
+        value = float(getattr(values, statistic)())  # mean, min or max
+        sure = bound_mean(values) if statistic == "mean" and math.isfinite(value) else None
+        return Reading(name, "s", value, sure, count)
+    q = float(percent) / 100
+    found = quantile(values, q)
+    if found is None:
+        return Reading(name, "s", None, count=count, why=f"{count:,} values; p{percent} needs {count_floor(q):,}")
+    return Reading(name, "s", found, bound_quantile(values, q), count)
+
+
+def _read_share(summary: Summary, name: str) -> Reading:
+    ended_ok = metrics.is_outcome(summary.members, "ok")
+    count = len(ended_ok)
+    if name == "attainment":
+        return _share(name, summary.attainment, summary.is_good, count)
+    hits = ~ended_ok if name == "errors" else metrics.is_outcome(summary.members, name.partition(".")[2])
+    return _share(name, float(hits.mean()) if count else None, hits, count)
+
+
+def _share(name: str, value: float | None, hits: np.ndarray, count: int) -> Reading:
+    if value is None:
+        return Reading(name, "share", None, count=count, why="no request fell due in the window")
+    sure = bound_mean(hits.astype(np.float64))
+    if sure is not None and sure.low == sure.high:  # none, or all: the rule of three bounds what was not seen
+        edge = 3.0 / count
+        sure = Interval(value - edge if value else 0.0, value + edge if value < 1 else 1.0, count)
+    bounded = sure and Interval(max(0.0, sure.low), min(1.0, sure.high), sure.effective)
+    return Reading(name, "share", value, bounded, count)

@@ -1,0 +1,152 @@
+# What a comparison found, for a terminal and for a program.
+#
+# Law: the contract first (what was changed, and what was not), then every reading of both sides with the change, its
+# interval and the decision, then the same requests paired, the shift of the distribution, and for what all of it
+# holds. An effect is printed as people say it: -12.3 %, and for a share +0.4 points. Layout only.
+
+"""Forms of a comparison: text and JSON."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from loadshape.comparison import Comparison, Pairing, Shift
+from loadshape.contract import Change
+from loadshape.effect import Effect
+from loadshape.interval import Interval
+from loadshape.reading import show_value
+from loadshape.report.document import encode
+from loadshape.report.ruling import describe_reading
+from loadshape.units import format_duration
+
+WIDTH = 100
+_HEAD = ("", "before", "after", "change", "95 % interval", "decision")
+_DECISIONS = ("better", "worse", "equivalent", "inconclusive", "unknown")
+_LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+
+
+def write_text(comparison: Comparison) -> str:
+    """Return the comparison as text."""
+    sections = [
+        [_headline(comparison)],
+        ["Contract", *_write_changes(comparison.changes)],
+        ["Readings", *_align([_HEAD, *map(_list_cells, comparison.effects)])],
+        *([["Same requests", *map(_write_pairing, comparison.pairings)]] if comparison.pairings else []),
+        *([["Shift", *_write_shifts(comparison)]] if any(comparison.shifts.values()) else []),
+        ["Holds", *(line for text in comparison.conditions for line in _wrap(text))],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def write_document(comparison: Comparison) -> str:
+    """Return the comparison as JSON."""
+    return encode(
+        {
+            "schema": "loadshape comparison",
+            "version": 1,
+            "headline": _headline(comparison),
+            "before": [str(it.log.path) for it in comparison.before],
+            "after": [str(it.log.path) for it in comparison.after],
+            "by_runs": comparison.by_runs,
+            "margin": comparison.margin,
+            "changes": [
+                {"subject": it.subject, "fact": it.fact, "before": it.before, "after": it.after}
+                for it in comparison.changes
+            ],
+            "effects": [_describe(it) for it in comparison.effects],
+            "pairings": [
+                {"metric": it.metric, "pairs": it.pairs, "ratio": it.ratio, "improved": it.improved}
+                | {"interval": it.interval and [it.interval.low, it.interval.high]}
+                for it in comparison.pairings
+            ],
+            "shifts": {name: [it._asdict() for it in rows] for name, rows in comparison.shifts.items()},
+            "conditions": list(comparison.conditions),
+        }
+    )
+
+
+def show_size(size: float | None, *, is_share: bool) -> str:
+    """Return an effect as people say it: "-12.3 %" of a ratio, "+0.4 pt" of a share."""
+    if size is None or math.isnan(size):
+        return "n/a"
+    if math.isinf(size):
+        return "no bound"
+    return f"{100 * size:+.2f} pt" if is_share else f"{100 * (size - 1):+.1f} %"
+
+
+def _headline(comparison: Comparison) -> str:
+    counts = Counter(it.decision for it in comparison.effects)
+    told = ", ".join(f"{counts[name]} {name}" for name in _DECISIONS if counts[name])
+    changed = str(comparison.changes[0]) if len(comparison.changes) == 1 else f"{len(comparison.changes)} changed facts"
+    return f"{told}  ({changed if comparison.changes else 'no changed fact'})"
+
+
+def _describe(effect: Effect) -> dict[str, Any]:
+    return {
+        "reading": effect.name,
+        "decision": effect.decision,
+        "size": effect.size,
+        "kind": "difference" if effect.is_share else "ratio",
+        "interval": effect.interval and [effect.interval.low, effect.interval.high],
+        "before": describe_reading(effect.before),
+        "after": describe_reading(effect.after),
+    }
+
+
+def _list_cells(effect: Effect) -> tuple[str, ...]:
+    metric, _, statistic = effect.name.partition(".")
+    return (
+        f"{_LABELS.get(metric, metric)} {statistic}".rstrip(),
+        *(show_value(it.value, it.unit) for it in (effect.before, effect.after)),
+        show_size(effect.size, is_share=effect.is_share),
+        _show_interval(effect.interval, is_share=effect.is_share),
+        effect.decision,
+    )
+
+
+def _show_interval(interval: Interval | None, *, is_share: bool) -> str:
+    if interval is None:
+        return "-"
+    return " to ".join(show_size(end, is_share=is_share) for end in (interval.low, interval.high))
+
+
+def _write_changes(changes: Sequence[Change]) -> Iterator[str]:
+    if not changes:
+        yield "  no difference in traffic, model, server or client that the runs know of"
+    for change in changes:
+        yield from _wrap(str(change))
+
+
+def _write_pairing(pairing: Pairing) -> str:
+    between = _show_interval(pairing.interval, is_share=False)
+    return (
+        f"  {_LABELS[pairing.metric]:<6}median change {show_size(pairing.ratio, is_share=False)} ({between}); "
+        f"{pairing.improved:.0%} of {pairing.pairs:,} requests faster"
+    )
+
+
+def _write_shifts(comparison: Comparison) -> Iterator[str]:
+    for metric, rows in comparison.shifts.items():
+        if rows:
+            yield f"  {_LABELS[metric]:<6}" + "   ".join(map(_show_shift, rows))
+
+
+def _show_shift(shift: Shift) -> str:
+    change = shift.after_s - shift.before_s
+    sign = "+" if change >= 0 else "-"
+    return f"p{100 * shift.q:g} {sign}{format_duration(abs(change))}"
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for label, *cells in rows:
+        numbers = "".join(f"   {cell:>{size}}" for cell, size in zip(cells, wide[1:], strict=True))
+        yield f"  {label:<{wide[0]}}{numbers}"
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
