@@ -59,6 +59,7 @@ SPANS = {  # metric: (from, to), stamps of one request
     "e2e": ("due", "last_token"),
     "service_e2e": ("sent", "last_token"),
 }
+STALL = 5.0  # a gap so many times as long as the median one is a stall
 INSTRUMENT = ("lateness", "connect", "upload")  # the generator's own: of every request, however it ended
 
 
@@ -105,6 +106,13 @@ DEFINITIONS = {
         "Inter-token latency: ICL spread evenly over the tokens of the later read; derived, not observed. The "
         "token rule (what the server counted for that read, else one a delta) is named in the report.",
     ),
+    "longest_gap": Definition(
+        "s",
+        "max over i of at[i] - at[i-1]",
+        OK + " with two token-bearing reads",
+        "The longest silence in the middle of an answer, one value a request: a stream that stops once is not smooth, "
+        "however good its mean.",
+    ),
     "e2e": _span("e2e", OK, "End to end: until the last token."),
     "service_e2e": _span("service_e2e", OK, "End to end without the generator's lateness and connecting."),
     "receive_lag": Definition(
@@ -133,10 +141,32 @@ DEFINITIONS = {
         "Completions count where they fall, so an overloaded server cannot borrow the time after the window.",
     ),
     "input_tokens_per_s": Definition("tokens/s", "sum of prompt_tokens / window", OK + " in the window", "As served."),
+    "uncached_input_tokens_per_s": Definition(
+        "tokens/s",
+        "sum of (prompt_tokens - cached_tokens) / window",
+        OK + " in the window",
+        "What had to be computed: without the tokens that the server took from its prefix cache.",
+    ),
     "output_tokens_per_s": Definition(
         "tokens/s", "sum of completion_tokens / window", OK + " in the window", "As the server counted them."
     ),
     "total_tokens_per_s": Definition("tokens/s", "input + output tokens per s", OK + " in the window", "Both."),
+    "reasoning_tokens_per_s": Definition(
+        "tokens/s", "sum of reasoning_tokens / window", OK + " in the window", "Part of the output tokens."
+    ),
+    "cached_share": Definition(
+        "share",
+        "sum of cached_tokens / sum of prompt_tokens",
+        OK + " in the window",
+        "Of the input tokens, those from the server's prefix cache, as it says.",
+    ),
+    "stalled": Definition(
+        "share",
+        "sum of gaps longer than 5 x the median gap / sum of all gaps",
+        "gaps between token-bearing reads of " + OK,
+        "Of the time in which answers were under way, the part in which they stood still: preemption, a prefill "
+        "that holds up decoding, or a full queue of bytes.",
+    ),
     "goodput_hz": Definition(
         "1/s",
         "requests done in the window that met every objective / window",
@@ -242,6 +272,22 @@ def measure_gaps(reads: pa.Table, members: Integers) -> Gaps:
         shared=int(np.count_nonzero(deltas > 1)),
         rule=rule,
     )
+
+
+def find_longest_gaps(gaps: Gaps) -> Floats:
+    """Return the longest gap of each request that has one, in seconds."""
+    if len(gaps.gap_s) == 0:
+        return np.empty(0)
+    starts = np.flatnonzero(np.r_[True, gaps.request[1:] != gaps.request[:-1]])
+    return np.maximum.reduceat(gaps.gap_s, starts)
+
+
+def measure_stalled(gaps: Gaps) -> float | None:
+    """Return the share of the gaps' time that lies in gaps longer than STALL times their median, None for no gap."""
+    total_s = float(gaps.gap_s.sum())
+    if total_s <= 0:
+        return None
+    return float(gaps.gap_s[gaps.gap_s > STALL * np.median(gaps.gap_s)].sum()) / total_s
 
 
 def _count_tokens(tokens: NDArray[Any], deltas: NDArray[Any]) -> tuple[Integers, str]:

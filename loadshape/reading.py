@@ -29,10 +29,14 @@ from loadshape.stats import Floats, count_floor, quantile
 from loadshape.summary import Summary
 from loadshape.units import format_duration, format_rate
 
-DISTRIBUTIONS = (*metrics.SPANS, "tpot", "icl", "itl", "receive_lag", "ttft_with_failures", "e2e_with_failures")
-RATES = ("offered_hz", "achieved_hz", "request_hz", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s")
-SHARES = ("attainment", "errors", *(f"outcome.{name}" for name in OUTCOMES))
-MORE_IS_BETTER = (*RATES, "goodput_hz", "attainment", "outcome.ok")
+CENSORED = ("ttft_with_failures", "e2e_with_failures")
+DISTRIBUTIONS = (*metrics.SPANS, "tpot", "icl", "itl", "longest_gap", "receive_lag", *CENSORED)
+RATES = (
+    *("offered_hz", "achieved_hz", "request_hz", "input_tokens_per_s", "uncached_input_tokens_per_s"),
+    *("output_tokens_per_s", "reasoning_tokens_per_s", "total_tokens_per_s"),
+)
+SHARES = ("attainment", "errors", "cached_share", "stalled", *(f"outcome.{name}" for name in OUTCOMES))
+MORE_IS_BETTER = (*RATES, "goodput_hz", "attainment", "cached_share", "outcome.ok")
 _STATISTIC = re.compile(r"mean|min|max|p(?P<percent>\d{1,2}(?:\.\d+)?)")
 
 
@@ -121,6 +125,8 @@ def draw_sample(summary: Summary, metric: str) -> Floats:
         order = np.argsort(gaps.end_s, kind="stable")
         values = gaps.gap_s[order]
         return values if metric == "icl" else np.repeat(values / gaps.tokens[order], gaps.tokens[order])
+    if metric == "longest_gap":
+        return metrics.find_longest_gaps(summary.gaps)
     if metric == "receive_lag":
         return summary.receive_lag_s
     base = metric.removesuffix("_with_failures")
@@ -154,6 +160,10 @@ def _read_distribution(summary: Summary, name: str) -> Reading:
 def _read_share(summary: Summary, name: str) -> Reading:
     ended_ok = metrics.is_outcome(summary.members, "ok")
     count = len(ended_ok)
+    if name in ("cached_share", "stalled"):
+        value = summary.stalled if name == "stalled" else summary.throughput.cached_share
+        why = "" if value is not None else "the server did not say" if name == "cached_share" else "no gaps"
+        return Reading(name, "share", value, count=count, why=why)
     if name == "attainment":
         return _share(name, summary.attainment, summary.is_good, count)
     hits = ~ended_ok if name == "errors" else metrics.is_outcome(summary.members, name.partition(".")[2])

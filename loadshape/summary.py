@@ -98,8 +98,11 @@ class Throughput:
     achieved_hz: float | None
     request_hz: float | None
     input_tokens_per_s: float | None
+    uncached_input_tokens_per_s: float | None
     output_tokens_per_s: float | None
+    reasoning_tokens_per_s: float | None
     total_tokens_per_s: float | None
+    cached_share: float | None
     completed: int
     counted: int
 
@@ -160,6 +163,7 @@ class Summary:
     tpot: Distribution
     icl: Distribution
     itl: Distribution
+    longest_gap: Distribution
     e2e: Distribution
     service_e2e: Distribution
     receive_lag: Distribution
@@ -171,6 +175,7 @@ class Summary:
     arrivals: Arrivals | None
     objectives: Objectives
     attainment: float | None
+    stalled: float | None
     planned: int
     outcomes: dict[str, int]
     failures: tuple[Failure, ...]
@@ -226,6 +231,7 @@ def summarize(
         **_censored(chosen),
         icl=icl,
         itl=icl if np.all(gaps.tokens == 1) else Distribution.of(gaps.gap_s / gaps.tokens, gaps.tokens),
+        longest_gap=Distribution.of(metrics.find_longest_gaps(gaps)),
         receive_lag=Distribution.of(_receive_lag_s(log)),
         intervals=Intervals(gaps.reads, gaps.shared, gaps.rule),
         throughput=_measure_throughput(requests, chosen, window),
@@ -233,6 +239,7 @@ def summarize(
         arrivals=measure_arrivals(log, limits),
         objectives=objectives,
         attainment=float(good.mean()) if len(good) else None,
+        stalled=metrics.measure_stalled(gaps),
         planned=log.run.planned,
         outcomes=count_outcomes(requests),
         failures=_list_failures(requests),
@@ -312,15 +319,18 @@ def _receive_lag_s(log: Log) -> Floats:
 def _measure_throughput(requests: pa.Table, due: pa.Table, window: Window) -> Throughput:
     ended = window.holds(metrics.read_stamp_s(requests, "done")) & metrics.is_outcome(requests, "ok")
     done = requests.filter(pa.array(ended))
-    tokens = {side: pc.sum(done[f"{side}_tokens"]).as_py() for side in ("prompt", "completion")}
-    read, written = (None if total is None else window.rate_hz(total) for total in tokens.values())
+    sums = {of: pc.sum(done[f"{of}_tokens"]).as_py() for of in ("prompt", "completion", "cached", "reasoning")}
+    read, written, cached, reasoned = (None if total is None else window.rate_hz(total) for total in sums.values())
     return Throughput(
         offered_hz=window.rate_hz(due.num_rows),
         achieved_hz=window.rate_hz(due.num_rows - due["begun_ns"].null_count),
         request_hz=window.rate_hz(done.num_rows),
         input_tokens_per_s=read,
+        uncached_input_tokens_per_s=None if read is None or cached is None else read - cached,
         output_tokens_per_s=written,
+        reasoning_tokens_per_s=reasoned,
         total_tokens_per_s=None if read is None or written is None else read + written,
+        cached_share=sums["cached"] / sums["prompt"] if sums["prompt"] and sums["cached"] is not None else None,
         completed=done.num_rows,
         counted=done.num_rows - done["completion_tokens"].null_count,
     )

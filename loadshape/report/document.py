@@ -50,6 +50,7 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
             "goodput_hz": good_hz,
             "attainment": summary.attainment,
         },
+        "stalled": summary.stalled,
         "by_target": [
             {
                 "target": it.target,

@@ -30,6 +30,7 @@ _LATENCIES = {
     "tpot": "TPOT",
     "itl": "ITL",
     "icl": "ICL",
+    "longest_gap": "longest gap",
     "e2e": "E2E",
     "ttft_with_failures": "TTFT, failed = inf",
     "e2e_with_failures": "E2E, failed = inf",
@@ -108,12 +109,27 @@ def list_rates(summary: Summary) -> list[Row]:
     return [
         Row("request_hz", "requests", (format_rate(rates.request_hz), "ok and done inside the window")),
         Row("input_tokens_per_s", "input tokens", (format_rate(rates.input_tokens_per_s), tokens)),
+        *_list_cached(summary),
         Row("output_tokens_per_s", "output tokens", (format_rate(rates.output_tokens_per_s), tokens)),
         Row("total_tokens_per_s", "total tokens", (format_rate(rates.total_tokens_per_s), tokens)),
         Row(
             "goodput_hz", "goodput", (format_rate(good_hz), f"{describe_objectives(summary.objectives)}; met by {met}")
         ),
     ]
+
+
+def _list_cached(summary: Summary) -> Iterator[Row]:
+    """Rows that only some servers have something to say to."""
+    rates = summary.throughput
+    if rates.cached_share is not None:
+        told = f"without the {show_share(rates.cached_share)} from the server's prefix cache"
+        yield Row(
+            "uncached_input_tokens_per_s", "computed input", (format_rate(rates.uncached_input_tokens_per_s), told)
+        )
+    if rates.reasoning_tokens_per_s:
+        yield Row(
+            "reasoning_tokens_per_s", "reasoning tokens", (format_rate(rates.reasoning_tokens_per_s), "of the output")
+        )
 
 
 def list_outcomes(summary: Summary) -> list[Row]:
