@@ -85,5 +85,6 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(
-            f"{module} is not installed ({error}); install it with: pip install 'loadshape-llm[{extra}]'"
+            f"{module} is not installed ({error}); it comes with the extra {extra}: in a clone of loadshape, "
+            f"pip install '.[{extra}]'; elsewhere, pip install 'loadshape-llm[{extra}]'"
         ) from error

@@ -16,7 +16,7 @@ import msgspec
 from loadshape.errors import InputError
 from loadshape.fixture import Fixture
 from loadshape.log import RUN_NAME, Log
-from loadshape.manifest import NAME
+from loadshape.manifest import NAME, read_plain
 from loadshape.trace import Trace
 
 Folder = Fixture | Trace | Log
@@ -34,7 +34,7 @@ class _Head(msgspec.Struct):
 def open_folder(path: Path) -> Folder:
     """Open the fixture, trace or log at *path*. Raises InputError when it is none of them."""
     try:
-        head = msgspec.json.decode((path / NAME).read_bytes(), type=_Head)
+        head = msgspec.json.decode(read_plain(path / NAME), type=_Head)
     except FileNotFoundError:
         if (path / RUN_NAME).is_file():
             return Log.open(path)  # says that it is incomplete

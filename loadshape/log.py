@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from loadshape.digest import digest_file
 from loadshape.errors import LogError
-from loadshape.manifest import find_member, read_manifest
+from loadshape.manifest import find_member, read_manifest, read_plain
 from loadshape.version import __version__
 
 VERSION = 1
@@ -168,6 +168,7 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ended: str  # "complete", "interrupted" or "stopped: why"
     ended_ns: int
     notes: list[str] = []
+    files: dict[str, str] = {}  # name -> sha256 of the files that are no shard: run.json, environment.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,10 @@ class Log:
             found = digest_file(find_member(self.path, shard.path, LogError))
             if found != shard.sha256:
                 raise LogError(f"{self.path / shard.path}: sha256 is {found}, the manifest says {shard.sha256}")
+        for name, stated in self.manifest.files.items():
+            found = digest_file(find_member(self.path, name, LogError))
+            if found != stated:
+                raise LogError(f"{self.path / name}: sha256 is {found}, the manifest says {stated}")
         counted = count_outcomes(self.requests)
         if counted != self.manifest.outcomes:
             raise LogError(f"{self.path}: outcomes are {counted}, the manifest says {self.manifest.outcomes}")
@@ -243,6 +248,11 @@ def open_logs(path: str | Path) -> list[Log]:
     if (folder / RUN_NAME).exists() or (folder / "manifest.json").exists() or not found:
         return [Log.open(folder)]
     return [Log.open(inner) for inner in found]
+
+
+def digest_conditions(folder: Path) -> dict[str, str]:
+    """Return {name: sha256} of what stands beside the shards of the log at *folder*, for its manifest."""
+    return {name: digest_file(folder / name) for name in (RUN_NAME, ENVIRONMENT_NAME) if (folder / name).is_file()}
 
 
 def count_outcomes(requests: pa.Table) -> dict[str, int]:
@@ -270,7 +280,7 @@ def read_run(folder: Path) -> Run:
     """Read run.json of the log at *folder*, complete or not. Raises LogError."""
     path = folder / RUN_NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Run)
+        return msgspec.json.decode(read_plain(path), type=Run)
     except OSError as problem:
         raise LogError(f"{path}: cannot be read, so nothing was sent, or this is no log: {problem.strerror}") from None
     except msgspec.DecodeError as problem:

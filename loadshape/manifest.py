@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from loadshape.errors import InputError
 NAME = "manifest.json"
 FORMAT = "loadshape "  # then the noun: fixture, trace or log
 MAX_BYTES = 64 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -73,7 +76,7 @@ def read_manifest(folder: Path, kind: type[T], noun: str, version: int, error: t
     try:
         if path.stat().st_size > MAX_BYTES:
             raise error(f"{path}: larger than {MAX_BYTES >> 20} MiB, so not a manifest of ours")
-        raw = path.read_bytes()
+        raw = read_plain(path)
     except FileNotFoundError:
         raise error(f"{folder}: no {NAME}, so this {noun} was never finished, or is no {noun}") from None
     except OSError as problem:
@@ -87,6 +90,13 @@ def read_manifest(folder: Path, kind: type[T], noun: str, version: int, error: t
             "upgrade loadshape to read it"
         )
     return _decode(raw, kind, path, error)
+
+
+def read_plain(path: Path) -> bytes:
+    """Return what a regular file holds. Raises OSError for anything else: a pipe would be waited for, for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.read_bytes()
 
 
 def write_folder(
@@ -112,8 +122,11 @@ def building(path: Path, noun: str, error: type[InputError], *, force: bool = Fa
     What exists is refused as in `check_free`; what is replaced is moved aside first and removed last.
     """
     check_free(path, noun, error, force=force)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as problem:
+        raise _explain_write(path, problem, error) from None
     older = scratch.with_name(f"{scratch.name}.old")
     try:
         scratch.chmod(0o755)
@@ -122,12 +135,21 @@ def building(path: Path, noun: str, error: type[InputError], *, force: bool = Fa
             path.rename(older)
         scratch.rename(path)
         sync_folder(path.parent)
-    except BaseException:
+    except BaseException as problem:
         if older.exists() and not path.exists():
             older.rename(path)
         shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(problem, OSError) and str(problem.filename or scratch).startswith(str(scratch)):
+            raise _explain_write(path, problem, error) from None
         raise
     shutil.rmtree(older, ignore_errors=True)
+
+
+def _explain_write(path: Path, problem: OSError, error: type[InputError]) -> InputError:
+    """Return the error of a folder that cannot be written; Arrow's own errors name no file."""
+    reason = os.strerror(problem.errno) if problem.errno else str(problem).partition("\n")[0]
+    remedy = "free some space, or choose another place" if problem.errno in FULL else "choose another place"
+    return error(f"{path}: cannot be written: {reason}; {remedy}")
 
 
 def check_free(path: Path, noun: str, error: type[InputError], *, force: bool = False) -> None:
@@ -137,7 +159,7 @@ def check_free(path: Path, noun: str, error: type[InputError], *, force: bool = 
     if not force:
         raise error(f"{path}: exists; choose another name, or say --force to replace it")
     try:
-        found = msgspec.json.decode((path / NAME).read_bytes(), type=_Head).format
+        found = msgspec.json.decode(read_plain(path / NAME), type=_Head).format
     except (OSError, msgspec.DecodeError):
         found = "something else"
     if found != FORMAT + noun:

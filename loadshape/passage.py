@@ -12,7 +12,11 @@
 #
 # Every text begins with a head of its own: its number, written with passages of one token for digits, the
 # lowest first. Two texts with different numbers differ within the head, mostly at its first token, so
-# that a prefix cache has nothing to find in what is not meant to be shared.
+# that a prefix cache has nothing to find in what is not meant to be shared. Where a chat template is counted,
+# digits are words that it leaves as they are (envelope.py).
+#
+# Without a fixture the words are NEUTRAL: of three letters, which with their blank are one token of the
+# estimate and of practically every vocabulary.
 
 """Passages: pieces of fixture text with token counts that add up, and texts composed of them."""
 
@@ -24,6 +28,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from loadshape.envelope import NO_ENVELOPE, Envelope
 from loadshape.errors import RecipeError
 from loadshape.randomness import draw_order
 from loadshape.stats import Integers
@@ -33,7 +38,15 @@ SIZES = tuple(1 << bit for bit in range(9, -1, -1))  # 512 to 1
 VARIANTS = 32  # different passages of each size
 DIGITS = 1024  # different passages of one token, at most
 _WORDS = 50_000  # words of the fixture to look at
+SLOT_WORDS = 16  # one for each hexadecimal digit
 _COMMON = (" the", " and", " for", " you", " are", " not", " but", " can")  # where a fixture is very small
+NEUTRAL = """
+    the and for you are not but can was all one had her out who get has him his how man new now old see two way day
+    use any its may say she too own end put set try ask men run boy did let far off air sea car eye arm red top low
+    big ten six few add act age ago art bad bag bar bed bit box bus buy cat cup cut dog dry ear eat egg fly fun gas
+    god got gun guy hat hit hot ice job key kid law lay leg lie lot map met mix net nor odd oil pay pen per pet pop
+    raw row sad sat sir sit sky son sun tax tea tie tip toy war wet win won yes yet
+""".split()  # noqa: SIM905 (a list of strings is four times as long)
 _SEAMS = 4
 
 
@@ -55,10 +68,19 @@ class Passages:
     starts: Integers
 
     @classmethod
-    def of(cls, prompts: Sequence[str], tokenizer: Tokenizer, rng: np.random.Generator) -> Passages:
-        """Cut passages of every size out of *prompts*, which are joined in a random order."""
-        words = _list_words(prompts, rng)
-        digits = _find_digits(words, tokenizer)
+    def of(
+        cls,
+        prompts: Sequence[str],
+        tokenizer: Tokenizer,
+        rng: np.random.Generator,
+        envelope: Envelope = NO_ENVELOPE,
+    ) -> Passages:
+        """Cut passages of every size out of *prompts*, which are joined in a random order; without any, of NEUTRAL.
+
+        Texts of them have the same number of tokens inside of *envelope* as alone.
+        """
+        words = _list_words(prompts, rng) if prompts else NEUTRAL
+        digits = _keep_enveloped(_find_digits(words, tokenizer), envelope)
         by_size = {1: digits}
         for size in reversed(SIZES[:-1]):  # a size that no text fills is made of two of half the size
             halves = by_size[size // 2]
@@ -71,6 +93,17 @@ class Passages:
             tokens=np.repeat(SIZES, lengths),
             starts=np.cumsum([0, *lengths]),
         )
+
+    def list_slot_words(self, tokenizer: Tokenizer) -> tuple[str, ...]:
+        """Return SLOT_WORDS different texts of one token, which add up like all passages. Raises RecipeError."""
+        digits = self.texts[self.starts[-2] :]
+        more = _keep_additive([f" {word}" for word in NEUTRAL], 1, tokenizer) if len(digits) < SLOT_WORDS else []
+        words = tuple(dict.fromkeys([*digits, *more]))[:SLOT_WORDS]
+        if len(words) < SLOT_WORDS:
+            raise RecipeError(
+                f"isolation: expected {SLOT_WORDS} words of one token, found {len(words)}; use cache_salt"
+            )
+        return words
 
     def count_head(self, n: int) -> int:
         """Return how many tokens the heads of *n* different texts take."""
@@ -104,6 +137,26 @@ class Passages:
         counts = is_head.sum(axis=1) + pieces.sum(axis=1)
         return Composition(passages, counts, np.where(is_head, digits, -1))
 
+    def cut(
+        self, text: Composition, rows: Integers, tokens: Integers, tokenizer: Tokenizer
+    ) -> tuple[Integers, Integers, list[str]]:
+        """Return beginnings of texts: the first tokens[i] tokens of row rows[i] of *text*, at most what it has.
+
+        They are the next counts[i] entries of passages, where numbers from len(texts) on are the third, passages cut.
+        """
+        upto = np.r_[0, np.cumsum(self.tokens[text.passages])]
+        starts = (np.cumsum(text.counts) - text.counts)[rows]
+        goal = upto[starts] + tokens
+        counts = np.searchsorted(upto, goal) - starts  # passages begun, of which the last may be cut
+        segments = text.passages[spread(starts, counts)]
+        over = upto[starts + counts] - goal
+        last, pieces = np.cumsum(counts) - 1, dict[tuple[int, int], int]()
+        for row in np.flatnonzero(over).tolist():
+            passage = int(segments[last[row]])
+            piece = (passage, int(self.tokens[passage] - over[row]))
+            segments[last[row]] = len(self.texts) + pieces.setdefault(piece, len(pieces))
+        return segments, counts, [self._cut_passage(passage, kept, tokenizer) for passage, kept in pieces]
+
     def write_texts(self, tokens: Integers, rng: np.random.Generator) -> list[str]:
         """Return composed texts as strings."""
         composition = self.compose(tokens, rng)
@@ -111,19 +164,35 @@ class Passages:
         pieces = [self.texts[passage] for passage in composition.passages.tolist()]
         return ["".join(pieces[begin:end]) for begin, end in pairwise(ends)]
 
+    def _cut_passage(self, passage: int, tokens: int, tokenizer: Tokenizer) -> str:
+        """Return the beginning of a passage; where no cut has so many tokens, one of fewer and other words."""
+        for fewer in range(tokens):
+            text = tokenizer.cut(self.texts[passage], tokens - fewer) + self.texts[-1] * fewer
+            if tokenizer.count([text])[0] == tokens:
+                return text
+        return self.texts[-1] * tokens
+
     @property
     def _variants(self) -> Integers:
         return np.diff(self.starts)
 
 
+def spread(starts: Integers, counts: Integers) -> Integers:
+    """Return starts[0], starts[0] + 1, ... counts[0] of them, then likewise from starts[1] on, and so forth."""
+    ends = np.cumsum(counts)
+    return np.asarray(np.arange(counts.sum()) + np.repeat(starts - (ends - counts), counts))
+
+
 def _repeat(*, repeats: Integers, starts: Integers, first: Integers, variants: Integers) -> Integers:
     """Return passages row by row: repeats[i, k] of size k, going round its variants from first[i, k]."""
     flat = repeats.ravel().astype(np.int64)
-    begin = np.cumsum(flat) - flat
-    place = np.arange(flat.sum()) - np.repeat(begin, flat)
-    cell = np.repeat(np.arange(flat.size), flat)
-    size = cell % len(starts)
-    return np.asarray(starts[size] + (first.ravel()[cell] + place) % variants[size])
+    passages = np.repeat((starts + first).ravel(), flat)
+    many = np.flatnonzero(flat > 1)  # only these go on to other variants, and they are few
+    place = spread(np.zeros(len(many), np.int64), flat[many])
+    size = np.repeat(many % len(starts), flat[many])
+    there = spread((np.cumsum(flat) - flat)[many], flat[many])
+    passages[there] = starts[size] + (np.repeat(first.ravel()[many], flat[many]) + place) % variants[size]
+    return passages
 
 
 def _list_words(prompts: Sequence[str], rng: np.random.Generator) -> list[str]:
@@ -158,3 +227,17 @@ def _find_size(words: Sequence[str], size: int, tokenizer: Tokenizer, rng: np.ra
 def _keep_additive(candidates: Sequence[str], size: int, tokenizer: Tokenizer) -> list[str]:
     counts = tokenizer.count([text * _SEAMS for text in candidates])
     return [text for text, count in zip(candidates, counts, strict=True) if text and count == size * _SEAMS]
+
+
+def _keep_enveloped(digits: list[str], envelope: Envelope) -> list[str]:
+    """Return those words that may begin a text: a template that strips texts must not change their count."""
+    if envelope.is_empty:
+        return digits
+    counts = envelope.count([[("user", digit * 2)] for digit in digits])
+    added = sum(envelope.measure(("user",)))
+    kept = [digit for digit, count in zip(digits, counts, strict=True) if count == 2 + added]
+    if len(kept) < 2:
+        raise RecipeError(
+            "tokenizer: its chat template changes every text; name its tokenizer.json instead of the folder"
+        )
+    return kept

@@ -78,7 +78,9 @@ def check_loop(loop: Loop, workers: int) -> None:
     """Raise TraceError when the loop cannot be split over *workers*."""
     for name, total in (("slots", loop.slots), ("cap", loop.cap)):
         if total is not None and total < workers:
-            raise TraceError(f"loop.{name}: {total} cannot be split over {workers} processes; use --processes {total}")
+            raise TraceError(
+                f"loop.{name}: {total} cannot be split over {workers} processes; set processes = {total} in the run file"
+            )
 
 
 def _deal(sessions: int, workers: int, probe_every: int) -> np.ndarray:

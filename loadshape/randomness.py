@@ -33,6 +33,17 @@ def open_stream(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(sequence))
 
 
+def derive_seed(seed: int, name: str) -> int:
+    """Return the seed of a part that has named streams of its own, such as a class of traffic; below 2^63."""
+    return int(open_stream(seed, name).bit_generator.random_raw()) >> 1
+
+
+def fork_stream(rng: np.random.Generator) -> np.random.Generator:
+    """Return a generator for a second decision of the same value, seeded by the next two doubles of *rng*."""
+    seeds = [int(value) for value in np.floor(rng.random(2) * 2.0**53)]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
+
+
 def draw_order(rng: np.random.Generator, n: int) -> Integers:
     """Return the numbers 0 to n - 1 in random order."""
     return np.argsort(rng.random(n), kind="stable")
@@ -45,7 +56,11 @@ def draw_exponentials(rng: np.random.Generator, n: int) -> Floats:
 
 def draw_normals(rng: np.random.Generator, n: int) -> Floats:
     """Return *n* standard normal variates; two doubles for each, so a longer draw begins like a shorter one."""
-    pairs = rng.random((n, 2))
+    return turn_normal(rng.random((n, 2)))
+
+
+def turn_normal(pairs: Floats) -> Floats:
+    """Return a standard normal variate for each of n pairs of doubles in [0, 1), an array of n x 2."""
     return np.sqrt(-2.0 * np.log1p(-pairs[:, 0])) * np.cos(2.0 * np.pi * pairs[:, 1])
 
 

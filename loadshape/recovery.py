@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from loadshape.digest import digest_file
 from loadshape.errors import LogError, TraceError
+from loadshape.lease import is_held
 from loadshape.log import (
     ENVIRONMENT_NAME,
     RUN_NAME,
@@ -40,6 +41,7 @@ from loadshape.log import (
     Run,
     Shard,
     count_outcomes,
+    digest_conditions,
     make_rows,
     read_environment,
     read_run,
@@ -50,6 +52,7 @@ from loadshape.trace import Trace
 
 UNKNOWN_SESSION = 2**32 - 1
 UNKNOWN_WORKER = 2**16 - 1
+UNKNOWN_TARGET = 2**16 - 1
 LOST_NAME = "lost/requests.arrows"
 REASON = "the log stops before its end"
 END_BYTES = 8
@@ -87,15 +90,17 @@ def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | No
     with building(place, "log", LogError, force=force) as scratch:
         shards = [_write_shard(scratch, *it) for it in _name_tables(workers, lost).items()]
         notes = _describe_loss(workers, run, lost) + ([NO_TRACE] if lost.num_rows and planned is None else [])
+        write_manifest(scratch, run, RUN_NAME)
+        notes += _copy_environment(old, scratch)
         manifest = LogManifest(
             run=run,
             shards=shards,
             outcomes=count_outcomes(requests),
             ended=_describe_end(run, lost.num_rows),
             ended_ns=max(_find_last_ns(parts) for parts in workers.values()),
-            notes=notes + _copy_environment(old, scratch),
+            notes=notes,
+            files=digest_conditions(scratch),
         )
-        write_manifest(scratch, run, RUN_NAME)
         write_manifest(scratch, manifest)
     return Log.open(place)
 
@@ -125,6 +130,11 @@ def salvage_stream(path: Path, schema: pa.Schema) -> Remains:
 
 
 def _check_places(old: Path, new: Path) -> None:
+    if is_held(old):
+        raise LogError(
+            f"{old}: the run is still going, and what it has not written is not lost; wait for its end, or end it with "
+            "Ctrl-C, which closes the log in order"
+        )
     if new.resolve().is_relative_to(old.resolve()):
         raise LogError(f"{new}: lies in the log that is to be recovered, which stays as it is; choose another place")
     if not (old / NAME).is_file():
@@ -200,7 +210,8 @@ def _sum_reads(run: Run, workers: Workers, lost: Integers) -> dict[str, Any]:
         sums["reads"] += counted
         sums["events"] += _count(run, reads, "events")
         sums["bytes_in"] += _count(run, reads, "bytes")
-    return {name: values[lost] for name, values in (sums | {"worker": owner}).items()}
+    target = np.full(run.planned, UNKNOWN_TARGET if len(run.targets) > 1 else 0)
+    return {name: values[lost] for name, values in (sums | {"worker": owner, "target": target}).items()}
 
 
 def _count(run: Run, table: pa.Table, weight: str | None = None) -> Integers:

@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,12 @@ class TargetEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float = 1.0
 
 
+_UNKNOWN = re.compile(r"unknown field `(\w+)`(?: - at `\$\.?([^`]*)`)?")
+_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "replay": Settings, "target": TargetOptions, "limits": Limits, "targets": TargetEntry,
+}  # fmt: skip
+
+
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one replay."""
 
@@ -62,8 +70,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{path}: cannot be read: {problem.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise InputError(f"{path}: not valid TOML: {problem}") from None
-        except (msgspec.ValidationError, InputError) as problem:
+        except InputError as problem:
             raise InputError(f"{path}: {problem}") from None
+        except msgspec.ValidationError as problem:
+            raise InputError(f"{path}: {problem}{_suggest_key(str(problem))}") from None
         replay = msgspec.structs.replace(loaded.replay, verbatim=_conceal(text, loaded.target.headers))
         return msgspec.structs.replace(loaded, replay=replay)
 
@@ -81,6 +91,22 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Target(it.url, it.model or model, it.key or key, weight=it.weight, **options)  # one key serves them all
             for it in entries
         ]
+
+
+def _suggest_key(problem: str) -> str:
+    """Return what may have been meant by a key that msgspec does not know, for the end of its message."""
+    found = _UNKNOWN.search(problem)
+    if found is None:
+        return ""
+    key, section = found[1], (found[2] or "").partition("[")[0]
+    keys = msgspec.structs.fields(_SECTIONS.get(section, RunFile))
+    near = difflib.get_close_matches(key, [it.encode_name for it in keys], n=1)
+    elsewhere = [
+        name for name, kind in _SECTIONS.items() if key in {it.encode_name for it in msgspec.structs.fields(kind)}
+    ]
+    if elsewhere:
+        return f"; {key} belongs into the section [{elsewhere[0]}]"
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _conceal(text: str, headers: dict[str, str]) -> str:

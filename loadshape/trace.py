@@ -36,7 +36,7 @@ from loadshape.version import __version__
 VERSION = 1
 APIS = ("chat", "completions")
 RESERVED = ("model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens")  # of a request's body
-SEGMENT_KINDS = ("text", "token_ids", "json", "image", "answer")
+SEGMENT_KINDS = ("text", "token_ids", "json", "image", "answer", "slot")  # grows at its end: see _check_names
 
 _API = pa.dictionary(pa.int8(), pa.string())
 _MESSAGE = pa.struct([("role", _API), ("segments", pa.list_(pa.uint32()))])
@@ -85,6 +85,14 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cap: int | None = None
 
 
+class Derivation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a trace was made of others: what was done, with which arguments, and what the others say of themselves."""
+
+    operation: str
+    arguments: dict[str, Any]
+    parents: tuple[TraceManifest, ...]
+
+
 class TraceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a trace is and how it was made. `created_at` and `tool` are outside of the digest."""
 
@@ -100,8 +108,10 @@ class TraceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     streams: tuple[str, ...] = ()
     recipe: str | None = None
     fixture: dict[str, Any] | None = None
+    recording: dict[str, Any] | None = None
     tokenizer: dict[str, Any] = {}
     statistics: dict[str, Any] = {}
+    derivation: Derivation | None = None
     created_at: str = ""
     tool: str = f"loadshape {__version__}"
 
@@ -203,8 +213,13 @@ def check_tables(requests: pa.Table, segments: pa.Table, loop: Loop) -> None:
 
 
 def _check_names(field: str, column: pa.ChunkedArray, names: tuple[str, ...]) -> None:
-    if any(chunk.dictionary.to_pylist() != list(names) for chunk in column.chunks):
-        raise TraceError(f"{field}: expected every batch to have the dictionary {', '.join(names)}")
+    for chunk in column.chunks:
+        found = tuple(chunk.dictionary.to_pylist())
+        if not found or found != names[: len(found)]:  # an older trace knows fewer
+            raise TraceError(
+                f"{field}: expected every batch to have the dictionary {', '.join(names)}, found "
+                f"{', '.join(map(str, found))}; upgrade loadshape if the trace is a later one's, or shape it anew"
+            )
 
 
 def _check_due(requests: pa.Table, loop: Loop) -> None:

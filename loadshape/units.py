@@ -24,6 +24,8 @@ _DURATION_S = {
     "h": 3600.0,
     "d": 86400.0,
 }
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?:/|per)\s*([a-z]+)\s*")
+_TOKENS = re.compile(r"\s*([0-9]+)\s*(?:tokens?)?\s*")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
 
@@ -46,6 +48,33 @@ def parse_duration_s(text: str, field: str = "duration") -> float:
     if math.isinf(total_s):
         raise InputError(f"{field}: expected a finite duration, found {text[:40]!r}")
     return total_s
+
+
+def parse_span_s(text: str, field: str = "span") -> tuple[float, float]:
+    """Return (begin, end) in seconds from "10min-20min". Raises InputError naming *field*."""
+    begin, mark, end = text.partition("-")
+    if not mark:
+        raise InputError(f"{field}: expected two times such as 10min-20min, found {text!r}")
+    begin_s, end_s = parse_duration_s(begin, field), parse_duration_s(end, field)
+    if begin_s >= end_s:
+        raise InputError(f"{field}: expected the end behind the begin, found {text!r}")
+    return begin_s, end_s
+
+
+def parse_rate_hz(text: str, field: str = "rate") -> float:
+    """Return the events per second of "40/s", "2400/min" or "0.5 per h". Raises InputError naming *field*."""
+    found = _RATE.fullmatch(text)
+    if found is None or found[2] not in _DURATION_S:
+        raise InputError(f"{field}: expected a rate such as 40/s or 2400/min, found {text!r}")
+    return float(found[1]) / _DURATION_S[found[2]]
+
+
+def parse_tokens(text: str, field: str = "tokens") -> int:
+    """Return the number in "512 tokens" or "1 token". Raises InputError naming *field*."""
+    found = _TOKENS.fullmatch(text)
+    if found is None:
+        raise InputError(f"{field}: expected a whole number of tokens such as 512 tokens, found {text!r}")
+    return int(found[1])
 
 
 def to_ns(seconds: float) -> int:

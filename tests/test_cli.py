@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from loadshape import cli
-from loadshape.errors import InputError, WorkerLost
+from loadshape.cli import playing
+from loadshape.errors import InputError, MissingExtra, WorkerLost, require
 
 ENDS = [
     (InputError("a.toml: rate: wrong"), 2, "a.toml: rate: wrong"),
@@ -21,7 +26,7 @@ ENDS = [
 def fail(problem: BaseException) -> Any:
     """Return a command that fails."""
 
-    def command() -> int:
+    def command(_tokens: list[str]) -> int:
         raise problem
 
     return command
@@ -43,3 +48,39 @@ def test_a_developer_may_ask_for_the_traceback(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cli, "app", fail(RecursionError()))
     with pytest.raises(RecursionError):
         cli.main()
+
+
+@pytest.mark.parametrize(("ended", "code"), [("complete", 0), ("stopped: why", 0), ("interrupted", 130)])
+def test_a_demo_that_was_interrupted_says_so(
+    ended: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = SimpleNamespace(log=SimpleNamespace(manifest=SimpleNamespace(ended=ended)))
+    monkeypatch.setattr(playing, "run_demo", lambda *_: summary)
+    monkeypatch.setattr(playing, "render", lambda *_: "")
+    assert playing.demo(output=tmp_path) == code
+
+
+IMPATIENT = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cyclopts":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+from loadshape.cli import main
+"""
+
+
+def test_ctrl_c_in_the_first_moment_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "loadshape: interrupted\n")
+
+
+def test_a_missing_extra_is_told_for_a_clone_and_for_elsewhere() -> None:
+    message = (
+        r"extra report: in a clone of loadshape, pip install '\.\[report\]'; elsewhere, .*'loadshape-llm\[report\]'"
+    )
+    with pytest.raises(MissingExtra, match=message):
+        require("no_such_module_of_ours", "report")

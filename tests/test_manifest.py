@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -184,3 +185,36 @@ def test_what_is_replaced_survives_a_failure_at_the_last_moment(
         (scratch / "new.txt").write_text("x")
     assert (folder / "manifest.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_disk_that_is_full_is_told_with_the_place_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    monkeypatch.setattr(manifest, "write_manifest", fill)
+    message = r"a\.thing: cannot be written: No space left on device; free some space, or choose another place$"
+    with pytest.raises(TraceError, match=message):
+        write_folder(tmp_path / "a.thing", Thing(), {"table": TABLE}, TraceError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceError, match=r"file/a\.thing: cannot be written: .*; choose another place$"):
+        write_folder(tmp_path / "file" / "a.thing", Thing(), {"table": TABLE}, TraceError)
+
+
+def test_trouble_with_another_file_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), building(tmp_path / "a.thing", "thing", TraceError):
+        (tmp_path / "source").read_bytes()
+
+
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    (folder / NAME).unlink()
+    os.mkfifo(folder / NAME)
+    with pytest.raises(TraceError, match=r"manifest\.json: cannot be read: not a regular file"):
+        read(folder)
+    with pytest.raises(TraceError, match="is no thing but something else"):
+        manifest.check_free(folder, "thing", TraceError, force=True)

@@ -66,7 +66,7 @@ def test_split_total_of_none_is_none() -> None:
 @pytest.mark.parametrize(("loop", "name"), [(Loop("closed", slots=3), "slots"), (Loop("open", cap=3), "cap")])
 def test_a_total_smaller_than_the_workers_is_refused(loop: Loop, name: str) -> None:
     check_loop(loop, 3)
-    with pytest.raises(TraceError, match=rf"loop\.{name}: 3 cannot be split over 4 processes; use --processes 3"):
+    with pytest.raises(TraceError, match=rf"loop\.{name}: 3 cannot be split over 4 processes; set processes = 3"):
         check_loop(loop, 4)
 
 

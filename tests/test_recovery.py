@@ -18,9 +18,10 @@ from logs import health_row, make_log, make_run, read_row, request_row
 
 from loadshape.cli import app
 from loadshape.errors import LogError, TraceError
+from loadshape.lease import holding
 from loadshape.log import SCHEMAS, Log
 from loadshape.manifest import write_manifest
-from loadshape.recovery import UNKNOWN_SESSION, UNKNOWN_WORKER, recover, salvage_stream
+from loadshape.recovery import UNKNOWN_SESSION, UNKNOWN_TARGET, UNKNOWN_WORKER, recover, salvage_stream
 from loadshape.summary import summarize
 from loadshape.trace import Trace
 from loadshape.validity import judge
@@ -346,3 +347,30 @@ def test_any_changed_byte_gives_a_log_or_one_clear_error(cut: Path, tmp_path: Pa
 def test_the_run_reads_back_from_a_log_that_was_cut(cut: Path) -> None:
     assert msgspec.json.decode((cut / "run.json").read_bytes())["shares"] == [6, 6]
     assert Trace.open(json.loads((cut / "run.json").read_text())["trace_path"]).digest == TRACE.digest
+
+
+def test_a_run_that_is_still_going_is_refused(cut: Path, tmp_path: Path) -> None:
+    with holding(cut), pytest.raises(LogError, match=r"the run is still going.*wait for its end, or end it with Ctrl-C"):
+        recover(cut, tmp_path / "b.log")
+    assert not (tmp_path / "b.log").exists()
+    recover(cut, tmp_path / "b.log").verify()
+
+
+@pytest.mark.parametrize(("targets", "target"), [(1, 0), (2, UNKNOWN_TARGET)])
+def test_where_a_lost_request_would_have_gone_is_known_of_one_target_only(
+    tmp_path: Path, targets: int, target: int
+) -> None:
+    cut = write_cut_log(tmp_path / "a.log", targets=[{"url": f"http://192.0.2.{at}/v1"} for at in range(targets)])
+    drop_end(cut / "worker-01/requests.arrows", 100)
+    lost = [row for row in recover(cut, tmp_path / "b.log").requests.to_pylist() if row["outcome"] == "lost"]
+    assert {row["target"] for row in lost} == {target}
+
+
+@pytest.mark.parametrize("name", ["run.json", "environment.json"])
+def test_what_stands_beside_the_shards_is_verified(cut: Path, tmp_path: Path, name: str) -> None:
+    log = recover(cut, tmp_path / "b.log")
+    assert sorted(log.manifest.files) == ["environment.json", "run.json"]
+    path = tmp_path / "b.log" / name
+    path.write_text(path.read_text().replace("2", "3", 1))
+    with pytest.raises(LogError, match=f"{name}: sha256 is .*, the manifest says"):
+        log.verify()

@@ -19,7 +19,7 @@ from loadshape.trace import APIS, REQUESTS, SEGMENT_KINDS, SEGMENTS, Loop, Trace
 MS = 1_000_000
 HELLO = (("user", ("Hello there",)),)
 
-Part = str | tuple[str, Any]  # a text, or (kind, text or token ids)
+Part = str | tuple[str, Any]  # a text, or (kind, text, token ids, or what its JSON says); of an answer [turn]
 Messages = Sequence[tuple[str, Sequence[Part]]]
 
 
@@ -101,8 +101,8 @@ def _number(part: Part, segments: dict[tuple[str, str], int]) -> int:
 
 def _segments(numbered: dict[tuple[str, str], int]) -> pa.Table:
     kinds = [kind for kind, _ in numbered]
-    ids = [json.loads(text) if kind == "token_ids" else None for kind, text in numbered]
-    texts = [None if kind == "token_ids" else text for kind, text in numbered]
+    ids = [json.loads(text) if kind in ("token_ids", "answer") else None for kind, text in numbered]
+    texts = [None if kind in ("token_ids", "answer") else text for kind, text in numbered]
     columns = [enumerate_column(kinds, SEGMENT_KINDS), pa.array(texts, pa.large_string())]
     columns += [pa.array(ids, pa.list_(pa.int32())), pa.array([1] * len(kinds), pa.uint32())]
     return pa.table(columns, schema=SEGMENTS)

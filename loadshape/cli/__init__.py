@@ -14,10 +14,14 @@ from __future__ import annotations
 import os
 import sys
 
-from cyclopts import App
-
 from loadshape.errors import InputError, ReplayError
 from loadshape.version import __version__
+
+try:
+    from cyclopts import App
+except KeyboardInterrupt:  # pressed in the first moments, while nobody could catch it yet
+    print("loadshape: interrupted", file=sys.stderr)
+    raise SystemExit(130) from None
 
 # Commands are imported when they are called, so that `loadshape report` does not load a web server; their
 # first lines therefore stand here again, and a test keeps the two alike.
@@ -25,6 +29,11 @@ COMMANDS = {
     "demo": ("playing:demo", "Do the main job on real text, from reading to a report."),
     "fixture": ("making:fixture", "Sanitize a public data set into a hashed fixture."),
     "shape": ("making:shape", "Draw the traffic of a recipe over a fixture into a hashed trace."),
+    "convert": (
+        "converting:convert",
+        "Convert a recorded request trace, or the shape of a log, into a hashed trace.",
+    ),
+    "export": ("converting:export", "Write a trace in the format of another load generator."),
     "replay": ("playing:replay_trace", "Replay a trace against an OpenAI-compatible endpoint and write the log."),
     "simulate": ("playing:simulate", "Run the embedded OpenAI-compatible endpoint until it is stopped."),
     "doctor": ("hosting:show_doctor", "Say whether this host is fit to measure with, and what to change."),
@@ -59,7 +68,8 @@ for name, (place, summary) in COMMANDS.items():
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        return int(app() or 0)
+        _check_arguments()
+        return int(app(sys.argv[1:]) or 0)
     except InputError as error:
         code, told = 2, str(error)
     except ReplayError as error:
@@ -77,3 +87,12 @@ def main() -> int:
         code, told = 70, f"a defect of loadshape: {type(error).__name__}: {why} (LOADSHAPE_TRACEBACK=1 shows where)"
     print(f"loadshape: {told}", file=sys.stderr)
     return code
+
+
+def _check_arguments() -> None:
+    """Refuse names that are not UTF-8: they would have to stand in manifests and logs, which are."""
+    for text in sys.argv[1:]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{ascii(text)[1:-1]}: expected a name in UTF-8, since logs keep it; rename it") from None

@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import Parameter
 
 from loadshape.cli.console import AsJson, Force, Output, Strict, print_about, print_summary
+from loadshape.errors import InputError
 from loadshape.inspection import open_folder
 from loadshape.log import Log
 from loadshape.metrics import explain as explain_metric
@@ -26,7 +27,7 @@ from loadshape.units import parse_duration_s
 
 
 def report(
-    log: Path,
+    log: Path | None = None,
     /,
     *,
     html: Path | None = None,
@@ -45,7 +46,7 @@ def report(
     Parameters
     ----------
     log
-        The log to judge, NAME.log.
+        The log to judge, NAME.log; not needed with --explain.
     html
         Also write a page with plots.
     warmup
@@ -64,6 +65,8 @@ def report(
     if explain is not None:
         print(explain_metric(explain))
         return 0
+    if log is None:
+        raise InputError("LOG: expected the log to judge, NAME.log, found none; --explain METRIC alone needs no log")
     stated = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
     goals = {name: parse_duration_s(text, f"--{name[:-2]}") for name, text in stated.items() if text is not None}
     summary = summarize(

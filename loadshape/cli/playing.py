@@ -27,6 +27,9 @@ from loadshape.runfile import RunFile
 from loadshape.summary import summarize
 from loadshape.target import Target
 from loadshape.trace import Trace
+from loadshape.units import parse_duration_s
+
+INTERRUPTED_CODE = 130
 
 
 def demo(*, output: Output = Path("demo"), json: AsJson = False) -> int:
@@ -39,7 +42,7 @@ def demo(*, output: Output = Path("demo"), json: AsJson = False) -> int:
     """
     summary = run_demo(output, Teller(quiet=json))
     print(render(summary, "json" if json else "text"))
-    return 0
+    return INTERRUPTED_CODE if summary.log.manifest.ended == "interrupted" else 0
 
 
 def replay_trace(
@@ -49,12 +52,12 @@ def replay_trace(
     target: Annotated[list[str] | None, Parameter(negative="")] = None,
     output: Output,
     model: str | None = None,
-    processes: int = 0,
     key: str | None = None,
+    duration: str | None = None,
+    requests: int | None = None,
     run: Path | None = None,
     allow_target: str | None = None,
     max_rate: float | None = None,
-    preflight: bool = True,
     force: Force = False,
     strict: Strict = False,
     json: AsJson = False,
@@ -71,26 +74,27 @@ def replay_trace(
         The log to write, NAME.log.
     model
         The model to ask for; without it, the only one that is served.
-    processes
-        Worker processes; 0 for as many as suit this host.
     key
         Where the key is, env:NAME or file:PATH; never the key itself.
+    duration
+        Begin nothing that falls due later: 60s, 5min.
+    requests
+        Send only the first so many of the trace.
     run
-        A TOML file with time limits, the length of the run, several targets, and other settings.
+        A TOML file with everything else: time limits, worker processes, several targets, isolation, and so on.
     allow_target
         The public host that may be loaded.
     max_rate
         Requests per second that a public host may get.
-    preflight
-        Ask the server for its models first.
     """
     teller = Teller(quiet=json)
     given = RunFile.load(run) if run else RunFile()
     targets = given.make_targets(target or [], model=model, key=key, allow_public=allow_target, max_rate_hz=max_rate)
     settings = msgspec.structs.replace(
         given.replay,
-        processes=processes or given.replay.processes or choose_processes(),
-        preflight=preflight and given.replay.preflight,
+        processes=given.replay.processes or choose_processes(),
+        duration_s=given.replay.duration_s if duration is None else parse_duration_s(duration, "--duration"),
+        requests=given.replay.requests if requests is None else requests,
     )
     about = Trace.open(trace)
     for line in tell_terms(about, targets, settings):
@@ -98,7 +102,7 @@ def replay_trace(
     with watch_replay(teller, about, settings) as watch:
         log = replay(trace, targets, log=output, settings=settings, watch=watch, force=force)
     code = print_summary(summarize(log, limits=given.limits), as_json=json, strict=strict)
-    return 130 if log.manifest.ended == "interrupted" else code
+    return INTERRUPTED_CODE if log.manifest.ended == "interrupted" else code
 
 
 def simulate(

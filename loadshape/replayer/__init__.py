@@ -21,16 +21,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from loadshape.errors import StartMissed, TargetError
+from loadshape.lease import holding
 from loadshape.log import Log, Run
 from loadshape.replayer.capacity import check_capacity
 from loadshape.replayer.crew import Crew, sum_progress
+from loadshape.replayer.isolation import choose_isolation
 from loadshape.replayer.job import Done, Job, Progress, Settings, Start, Stop
-from loadshape.replayer.preflight import ask_targets
+from loadshape.replayer.preflight import Facts, ask_targets, list_names
 from loadshape.replayer.prometheus import Exposition
 from loadshape.replayer.roads import check_roads
 from loadshape.replayer.stage import Stage, describe_run
@@ -73,14 +74,10 @@ def replay(
         roads = check_roads(targets, addresses, settings.source_ips)
         check_capacity(stage.trace, settings, roads=roads)
         run = secrets.token_hex(4)
-        facts: dict[str, Any] = {"models": None}
-        if settings.preflight:
-            try:
-                targets, facts = ask_targets(targets)
-            except TargetError as error:
-                stage.refuse(describe_run(stage.trace, run, targets, settings), error)
-                raise
-        stage.prepare(facts)
+        targets, servers = _ask(stage, run, targets, settings)
+        isolation = choose_isolation(settings.isolation, stage.trace, servers)
+        settings = msgspec.structs.replace(settings, isolation=isolation)
+        stage.prepare(dict(zip((it.url for it in targets), servers, strict=False)))
         jobs = [
             Job(
                 trace=str(stage.trace_path),
@@ -93,12 +90,13 @@ def replay(
             )
             for worker in range(settings.workers)
         ]
-        with Crew(jobs) as crew:
-            ready = crew.gather_ready(READY_S)
-            conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
-            stage.announce(conditions)
-            done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
-        stage.conclude(conditions, done, ended)
+        with holding(stage.log) as lease:
+            with Crew(jobs, lease=lease) as crew:
+                ready = crew.gather_ready(READY_S)
+                conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
+                stage.announce(conditions)
+                done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
+            stage.conclude(conditions, done, ended)
     return Log.open(stage.log)
 
 
@@ -106,6 +104,17 @@ def choose_processes() -> int:
     """Return how many workers suit this host: one below four cores, else half of the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 if cores < 4 else cores // 2
+
+
+def _ask(stage: Stage, run: str, targets: list[Target], settings: Settings) -> tuple[list[Target], list[Facts]]:
+    """Return the targets as they are and what their servers say; a run that is refused there leaves a log."""
+    if not settings.preflight:
+        return targets, []
+    try:
+        return ask_targets(targets, list_names(stage.trace))
+    except TargetError as error:
+        stage.refuse(describe_run(stage.trace, run, targets, settings), error)
+        raise
 
 
 def _choose_breaker(settings: Settings, addresses: list[list[str]]) -> bool:

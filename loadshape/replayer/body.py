@@ -8,7 +8,11 @@
 #     head (static, then Content-Length and X-Request-Id) | {"model":...,"messages":[{"role":"user","content":"
 #     | segment | segment | "}] | ,"max_tokens":64,"stream":true,... | }
 #
-# A key in the request's `params` segment replaces ours: whoever writes max_tokens there means it.
+# A key in the request's `params` segment replaces ours: whoever writes max_tokens there means it. An adapter takes the
+# place of the model, as vLLM wants it; a tenant goes into a header, since the API has no field for one.
+#
+# Three kinds of segments are text on the wire: `text` is the same in every run, `slot` is filled once per run, `answer`
+# once per request, when the turn that it quotes has ended (answers.py).
 
 """Request bytes of a trace's rows for its targets."""
 
@@ -22,13 +26,18 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadshape.errors import TraceError
-from loadshape.target import Secret, Target
+from loadshape.errors import InputError, TraceError
+from loadshape.replayer.answers import Answers
+from loadshape.replayer.isolation import choose_digits, choose_salt, fill_slot
+from loadshape.replayer.job import Settings
+from loadshape.target import Secret, Target, check_header
 from loadshape.trace import Trace
 from loadshape.version import __version__
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
-PARTS = {"chat": {"text", "json", "image"}, "completions": {"text", "token_ids"}}
+TEXTS = {"text", "slot", "answer"}  # kinds that are text on the wire
+WRITTEN = {"text", "slot", "json", "image"}  # kinds that stand in the column `text`
+PARTS = {"chat": TEXTS | {"json", "image"}, "completions": TEXTS | {"token_ids"}}
 SHARED_FROM = 2  # escaped bytes are kept for segments that this many requests name
 
 
@@ -50,16 +59,19 @@ class BodyBuilder:
         *,
         run: str,
         keys: Sequence[Secret | None],
-        extra: dict[str, Any],
+        settings: Settings,
     ) -> None:
-        self.keys = keys
+        self.secrets = [it for target, key in zip(targets, keys, strict=True) for it in target.list_secrets(key)]
+        self.answers = Answers(trace)
         self._rows = _Rows(trace)
         self._kinds = trace.segments["kind"].cast(pa.string()).to_pylist()
         self._texts = trace.segments["text"].combine_chunks()
         self._token_ids = trace.segments["token_ids"].combine_chunks()
         self._targets = targets
         self._run = run
-        self._extra = extra
+        self._digits = choose_digits(settings.isolation, run)
+        self._extra = choose_salt(settings.isolation, run) | settings.body
+        self._tenant_header = settings.tenant_header
         self._heads = [
             {api: _write_head(target, path, key) for api, path in PATHS.items()}
             for target, key in zip(targets, keys, strict=True)
@@ -73,11 +85,12 @@ class BodyBuilder:
         """Return the bytes of the request in *row* of the trace for one of the targets."""
         rows = self._rows
         api, messages = rows.api[row], rows.messages(row)
-        content = self._chat(messages) if api == "chat" else self._prompt(messages)
+        content = self._chat(row, messages) if api == "chat" else self._prompt(row, messages)
         body = [b"{", *content, b"," + msgspec.json.encode(self._fields(row, target))[1:]]
         size = sum(map(len, body))
-        head = b"%bContent-Length: %d\r\nX-Request-Id: %b\r\n\r\n" % (
+        head = b"%b%bContent-Length: %d\r\nX-Request-Id: %b\r\n\r\n" % (
             self._heads[target][api],
+            self._name_tenant(row),
             size,
             name_request(self._run, rows.request[row]).encode(),
         )
@@ -96,9 +109,58 @@ class BodyBuilder:
                 if self._kinds[segment] not in parts:
                     found = f"{self._kinds[segment]!r} (segment {segment})"
                     raise TraceError(f"segments.kind: {found} cannot be part of a {api} request; use {sorted(parts)}")
+                self._check_segment(segment)
+        self._check_prompts()
+        self._check_tenants()
+
+    def _check_segment(self, segment: int) -> None:
+        """Refuse a segment that would break the JSON around it."""
+        kind = self._kinds[segment]
+        if kind in WRITTEN and not self._texts[segment].is_valid:
+            raise TraceError(f"segments.text: segment {segment} is of kind {kind} and has none")
+        if kind == "token_ids" and not self._token_ids[segment].is_valid:
+            raise TraceError(f"segments.token_ids: segment {segment} is of that kind and has none")
+        if kind == "slot":
+            fill_slot(self._texts[segment].as_py(), self._digits, place=segment)
+        if kind == "json":
+            try:
+                msgspec.json.decode(self._texts[segment].as_py(), type=dict[str, Any])
+            except msgspec.DecodeError as problem:
+                raise TraceError(f"segments.text: segment {segment} is no JSON object: {problem}") from None
+
+    def _check_prompts(self) -> None:
+        """Refuse prompts of text and token ids mixed: the API has no such thing."""
+        if "token_ids" not in self._kinds:
+            return
+        for row, api in enumerate(self._rows.api):
+            kinds = {self._kinds[segment] for _, segments in self._rows.messages(row) for segment in segments}
+            if api == "completions" and "token_ids" in kinds and len(kinds) > 1:
+                raise TraceError(
+                    f"segments.kind: {sorted(kinds)} cannot make one completions prompt (request "
+                    f"{self._rows.request[row]}); use text or token_ids"
+                )
+
+    def _check_tenants(self) -> None:
+        """Refuse tenants that no header may carry, or whose header is taken."""
+        tenants = {tenant for tenant in self._rows.tenant if tenant is not None}
+        if not (tenants and self._tenant_header):
+            return
+        for tenant in tenants:
+            check_header("requests.tenant", self._tenant_header, tenant)
+        if any(self._tenant_header.lower() == name.lower() for target in self._targets for name in target.headers):
+            raise InputError(
+                f"tenant_header: {self._tenant_header!r} is among the target's own headers, and the trace names "
+                'tenants; choose another one, or tenant_header = "" to send no tenant'
+            )
+
+    def _name_tenant(self, row: int) -> bytes:
+        tenant = self._rows.tenant[row]
+        if tenant is None or not self._tenant_header:
+            return b""
+        return f"{self._tenant_header}: {tenant}\r\n".encode("latin-1")
 
     def _fields(self, row: int, target: int) -> dict[str, Any]:
-        model = self._rows.model[row] or self._targets[target].model
+        model = self._rows.adapter[row] or self._rows.model[row] or self._targets[target].model
         fields: dict[str, Any] = {} if model is None else {"model": model}
         fields |= {
             "max_tokens": self._rows.output_tokens[row],
@@ -110,48 +172,50 @@ class BodyBuilder:
             del fields["stream_options"]  # servers refuse it where nothing is streamed
         return fields | given
 
-    def _chat(self, messages: list[tuple[str, list[int]]]) -> list[bytes]:
+    def _chat(self, row: int, messages: list[tuple[str, list[int]]]) -> list[bytes]:
         parts = [b'"messages":[']
         for index, (role, segments) in enumerate(messages):
             parts.append(b'%b{"role":"%b","content":' % (b"," if index else b"", role.encode()))
-            parts += self._content(segments)
+            parts += self._content(row, segments)
             parts.append(b"}")
         parts.append(b"]")
         return parts
 
-    def _content(self, segments: list[int]) -> list[bytes]:
-        if all(self._kinds[segment] == "text" for segment in segments):
-            return [b'"', *(self._escape(segment) for segment in segments), b'"']
+    def _content(self, row: int, segments: list[int]) -> list[bytes]:
+        if all(self._kinds[segment] in TEXTS for segment in segments):
+            return [b'"', *(self._say(row, segment) for segment in segments), b'"']
         parts = [b"["]
         for index, segment in enumerate(segments):
             parts.append(b"," if index else b"")
-            parts.append(self._content_part(segment))
+            parts.append(self._content_part(row, segment))
         return [*parts, b"]"]
 
-    def _content_part(self, segment: int) -> bytes:
-        kind, text = self._kinds[segment], self._texts[segment].as_py()
-        if kind == "text":
-            return b'{"type":"text","text":"%b"}' % self._escape(segment)
+    def _content_part(self, row: int, segment: int) -> bytes:
+        kind = self._kinds[segment]
+        if kind in TEXTS:
+            return b'{"type":"text","text":"%b"}' % self._say(row, segment)
+        text = self._texts[segment].as_py()
         if kind == "json":
             return bytes(text, "utf-8")
         return msgspec.json.encode({"type": "image_url", "image_url": {"url": text}})
 
-    def _prompt(self, messages: list[tuple[str, list[int]]]) -> list[bytes]:
+    def _prompt(self, row: int, messages: list[tuple[str, list[int]]]) -> list[bytes]:
         segments = [segment for _, message in messages for segment in message]
-        kinds = {self._kinds[segment] for segment in segments}
-        if kinds == {"token_ids"}:
+        if any(self._kinds[segment] == "token_ids" for segment in segments):
             ids = [token for segment in segments for token in self._token_ids[segment].as_py()]
             return [b'"prompt":' + msgspec.json.encode(ids)]
-        if kinds - {"text"}:
-            raise TraceError(
-                f"segments.kind: {sorted(kinds)} cannot make one completions prompt; use text or token_ids"
-            )
-        return [b'"prompt":"', *(self._escape(segment) for segment in segments), b'"']
+        return [b'"prompt":"', *(self._say(row, segment) for segment in segments), b'"']
 
-    def _escape(self, segment: int) -> bytes:
+    def _say(self, row: int, segment: int) -> bytes:
+        """Return a segment as it stands inside of a JSON string."""
+        if self._kinds[segment] == "answer":
+            return self.answers.quote(row, self._token_ids[segment].as_py()[0])
         escaped = self._escaped.get(segment)
         if escaped is None:
-            escaped = msgspec.json.encode(self._texts[segment].as_py())[1:-1]
+            text = self._texts[segment].as_py()
+            if self._kinds[segment] == "slot":
+                text = fill_slot(text, self._digits, place=segment)
+            escaped = msgspec.json.encode(text)[1:-1]
             if segment in self._shared:
                 self._escaped[segment] = escaped
         return escaped
@@ -176,6 +240,8 @@ class _Rows:
         self.api: list[str] = requests["api"].cast(pa.string()).to_pylist()
         self.output_tokens: list[int] = requests["output_tokens"].to_pylist()
         self.model: list[str | None] = requests["model"].to_pylist()
+        self.adapter: list[str | None] = requests["adapter"].to_pylist()
+        self.tenant: list[str | None] = requests["tenant"].to_pylist()
         self.params: list[int | None] = requests["params"].to_pylist()
         messages = requests["messages"].combine_chunks()
         parts = messages.values  # values keep the offsets valid, whatever slice this is

@@ -83,7 +83,7 @@ def check_capacity(trace: Trace, settings: Settings, *, roads: int) -> None:
         raise InputError(
             f"{what} need {each:,} connections in each of {_count(processes, 'worker')}, and a process may have "
             f"{free:,} (ulimit -Hn is {free + OWN_DESCRIPTORS:,}): raise the limit to {each + OWN_DESCRIPTORS:,}, "
-            f"use --processes {-(-needed // max(1, free))}, or ask for less"
+            f"set processes = {-(-needed // max(1, free))} in the run file, or ask for less"
         )
     ports = count_ports() * roads
     if needed > ports:

@@ -32,8 +32,9 @@ K = TypeVar("K", str, int)
 class Crew:
     """The workers of one run. A context manager: nobody is left behind."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[Job], *, lease: int | None = None) -> None:
         self._jobs = jobs
+        self._lease = [] if lease is None else [lease]  # the descriptor that holds the log, for as long as one writes
         self._processes: list[subprocess.Popen[bytes]] = []
         self._selector = selectors.DefaultSelector()
         self._pending: list[bytes] = []
@@ -57,6 +58,7 @@ class Crew:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                pass_fds=self._lease,
             )
         self._processes.append(process)
         self._pending.append(b"")

@@ -21,12 +21,13 @@ from loadshape.replayer.ledger import Ledger
 from loadshape.replayer.recorder import RowWriter
 from loadshape.replayer.sender import Sender
 from loadshape.replayer.tape import Tape
+from loadshape.wire import Kind
 
+CONTENT = int(Kind.CONTENT)
 INBOX_READS = 200_000  # more than the decoder can work off in a second
 INBOX_BYTES = 256 << 20
 WEIGHED_FROM = 1024  # fewer reads than this cannot hold so many bytes
-SLICE = 64  # about a third of a millisecond
-LOOK_EVERY = 16
+SLICE = 16  # about 40 us; between two slices the sockets are read
 
 
 class Decoder:
@@ -46,11 +47,12 @@ class Decoder:
     def decode_slice(self) -> bool:
         """Decode up to SLICE reads; True when more are waiting."""
         inbox, epoch_ns = self._network.inbox, self._sender.epoch_ns
-        for index in range(min(SLICE, len(inbox))):
+        is_first = True
+        for _ in range(min(SLICE, len(inbox))):
             connection, at_ns, seen_ns, what = inbox.popleft()
-            is_looking = index % LOOK_EVERY == 0
-            if is_looking:
+            if is_first:
                 self._look_up(seen_ns)
+            is_looking, is_first = is_first, False
             exchange = connection.exchange
             if exchange is None:
                 if not connection.closed:
@@ -59,11 +61,14 @@ class Decoder:
                 if not exchange.reads and seen_ns - epoch_ns < exchange.sent_ns:
                     continue  # said while the connection was idle, before this was asked
                 before_ns = exchange.last_token_ns
-                self._absorb(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
+                if exchange.skim(at_ns - epoch_ns, what):
+                    self._note_token(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
+                else:
+                    self._absorb(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
                 if is_looking or before_ns == NULL:
                     self._sample(exchange, before_ns)
             else:
-                self._break_off(exchange, at_ns - epoch_ns, what)
+                self._break_off(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
         return bool(inbox)
 
     @property
@@ -89,6 +94,19 @@ class Decoder:
         else:
             self.gaps.add(exchange.last_token_ns - before_ns)
 
+    def _note_token(self, exchange: Exchange, at_ns: int, seen_ns: int, data: bytes) -> None:
+        """Log a read that was one more token."""
+        self.reads += 1
+        self._rows.append(exchange.request, at_ns, seen_ns, len(data), 1, 1, CONTENT, NULL)
+        if self.tape is not None:
+            self.tape.take(exchange.request, at_ns, seen_ns, data)
+        if self._ledger.ends_early:
+            self._check_patience(exchange, at_ns)
+
+    def _check_patience(self, exchange: Exchange, at_ns: int) -> None:
+        if self._ledger.has_had_enough(exchange):
+            self._ledger.give_up(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
+
     def _absorb(self, exchange: Exchange, at_ns: int, seen_ns: int, data: bytes) -> None:
         if self.tape is not None:
             self.tape.take(exchange.request, at_ns, seen_ns, data)
@@ -102,16 +120,22 @@ class Decoder:
             self._ledger.end(exchange, Outcome[response.outcome or "truncated"], response.error, done_ns)
             return
         if response.is_done:
-            self._ledger.watch(exchange, at_ns)  # what is left is framing, and has its own, short limit
-        elif self._ledger.has_had_enough(exchange):
-            self._ledger.give_up(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
+            said_ns = max(at_ns, exchange.sent_ns)
+            self._ledger.go_on(exchange, said_ns)  # what is left is framing, and has its own, short limit
+        else:
+            self._check_patience(exchange, at_ns)
 
-    def _break_off(self, exchange: Exchange, at_ns: int, what: bytes | OSError) -> None:
+    def _break_off(self, exchange: Exchange, at_ns: int, seen_ns: int, what: bytes | OSError) -> None:
         """End a request whose connection ended: in order, which may be its rightful end, or by an error."""
         response = exchange.response
         if self.tape is not None:
             self.tape.note_end(exchange.request, at_ns, reset=isinstance(what, OSError))
-        exchange.count(at_ns, response.end_of_stream(reset=isinstance(what, OSError)))
+        gain = response.end_of_stream(reset=isinstance(what, OSError))
+        exchange.count(at_ns, gain)
+        if gain.events:  # a whole answer that nothing but the end of the connection ends: a read of no bytes brought it
+            exchange.reads += 1
+            tokens = NULL if gain.tokens is None else gain.tokens
+            self._rows.append(exchange.request, at_ns, seen_ns, 0, gain.events, gain.deltas, gain.kinds, tokens)
         outcome, error = Outcome[response.outcome or "truncated"], response.error
         if exchange.reads == 0:
             outcome, error = Outcome.reset, "closed before an answer"

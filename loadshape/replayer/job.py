@@ -16,7 +16,7 @@ import msgspec
 
 from loadshape.errors import InputError
 from loadshape.log import Shard
-from loadshape.target import Target
+from loadshape.target import Target, check_header
 from loadshape.trace import RESERVED
 
 MAX_SPIN_US = 1_000
@@ -25,6 +25,7 @@ RECEIVE = ("auto", "kernel", "user")
 ROUTINGS = ("session", "round_robin", "weighted", "prefix")
 MAX_PROBE_SHARE = 0.01  # a probe that carries more is one of those that it is to be compared with
 ON_DEAD = (None, "end", "move")
+ISOLATIONS = ("auto", "cache_salt", "slot", "none")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     probe_share: float = 0.0  # of the sessions, for one more process that is never busy; 0: none
     prometheus_port: int = 0  # of 127.0.0.1, for a dashboard to look on; 0: none
     preflight: bool = True  # ask the server for its models before the first packet
+    isolation: str = "auto"  # cache_salt, slot or none: what keeps this run's prompts out of an earlier run's cache
+    tenant_header: str = "X-Tenant"  # carries the tenant of a request, where the trace names one; empty: nothing does
     body: dict[str, Any] = {}  # merged into every request's JSON body
     verbatim: str = ""  # the run file that these came from
 
@@ -85,6 +88,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"probe_share: expected 0 to {MAX_PROBE_SHARE:g}, 0 for none, found {self.probe_share}")
         if not 0 <= self.prometheus_port < 1 << 16:
             raise InputError(f"prometheus_port: expected 1 to 65535, or 0 for none, found {self.prometheus_port}")
+        if self.isolation not in ISOLATIONS:
+            raise InputError(f"isolation: expected one of {', '.join(ISOLATIONS)}, found {self.isolation!r}")
+        if self.tenant_header:
+            check_header("tenant_header", self.tenant_header, "")
         self._check_loop()
         self._check_targets()
 
@@ -128,7 +135,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         breaker = {None: "on for public targets", True: "on", False: "off"}[self.breaker]
         probe = " and a probe" if self.probe_share else ""
         limited = f"processes {self.processes}{probe}, limits: {told or 'none'}"
-        return f"{limited}; at the end waits {grace}; circuit breaker {breaker}"
+        return f"{limited}; at the end waits {grace}; circuit breaker {breaker}; isolation {self.isolation}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from loadshape.histogram import Histogram
 from loadshape.log import Outcome
 from loadshape.plan import NULL, Plan
+from loadshape.replayer.answers import Answers
 from loadshape.replayer.breaker import Breaker
 from loadshape.replayer.exchange import Exchange, Place, make_row, make_unsent_row
 from loadshape.replayer.limits import EXPLAINED, Limits
@@ -46,6 +47,9 @@ class Ledger:
         self.counts: Counter[Outcome] = Counter()
         self.lateness = Histogram()
         self.breaker: Breaker | None = None
+        self.answers: Answers | None = None  # None where no turn quotes another
+        self.lingering = 0  # of those in flight, how many have said everything
+        self.ends_early = any(tokens != NULL for tokens in plan.abort_tokens)
         self._plan = plan
         self._scheduler = scheduler
         self._limits = limits
@@ -77,6 +81,15 @@ class Ledger:
         enough = self._plan.abort_tokens[exchange.position]
         return enough != NULL and exchange.tokens >= enough
 
+    def go_on(self, exchange: Exchange, said_ns: int) -> None:
+        """Let the session go on, or the slot: everything was said, and only the end of the body is missing."""
+        if exchange.said_ns == NULL:
+            response = exchange.response
+            self._pass_on(exchange, said_ns, succeeded=response.outcome is None and response.deltas > 0)
+            exchange.said_ns = said_ns
+            self.lingering += 1
+        self.watch(exchange, exchange.last_read_ns)
+
     def end(self, exchange: Exchange, outcome: Outcome, error: str | None, done_ns: int) -> None:
         """End a request: its connection, its successor, its row."""
         position = exchange.position
@@ -92,7 +105,10 @@ class Ledger:
         self.lateness.add(exchange.begun_ns - exchange.due_ns)
         if self.breaker is not None:
             self.breaker.note(outcome, done_ns)
-        self._scheduler.finish(position, done_ns, succeeded=outcome is Outcome.ok)
+        if exchange.said_ns == NULL:
+            self._pass_on(exchange, done_ns, succeeded=outcome is Outcome.ok)
+        else:
+            self.lingering -= 1
         place = _find_place(self._plan, position, exchange.target, self._worker)
         numbers, texts = make_row(exchange, place, outcome, done_ns, error)
         for key in self._keys:  # a server may repeat what it was told, anywhere
@@ -100,8 +116,17 @@ class Ledger:
         self._write(position, outcome, (numbers, texts))
         exchange.connection = None
 
+    def _pass_on(self, exchange: Exchange, ended_ns: int, *, succeeded: bool) -> None:
+        """Tell the scheduler that a turn is over; the next one comes only if it has every answer that it quotes."""
+        position = exchange.position
+        if self.answers is not None:
+            succeeded = self.answers.hear(self._plan, position, exchange.response.text if succeeded else None)
+        self._scheduler.finish(position, ended_ns, succeeded=succeeded)
+
     def skip(self, position: int, due_ns: int, now_ns: int) -> None:
         """Give its row to a request that fell due when its target was lost, and move on."""
+        if self.answers is not None:
+            self.answers.hear(self._plan, position, None)
         self._scheduler.finish(position, now_ns, succeeded=False)
         self._leave_out(position, due_ns, LOST_TARGET)
 

@@ -15,7 +15,7 @@ from loadshape.replayer.job import Settings
 from loadshape.replayer.scheduler import NEVER
 from loadshape.units import to_ns
 
-LINGER_NS = 1_000_000_000  # how long the end of a body may take after everything was said
+LINGER_NS = 1_000_000_000  # how long the end of a body may take after everything was said; the session goes on
 EXPLAINED = {
     Outcome.timeout_connect: "no connection within the limit",
     Outcome.timeout_first: "no token within the limit",

@@ -36,8 +36,9 @@ from loadshape.units import to_ns
 
 CUT = "cut at the end of the run"
 STALL_NS = 20_000_000  # a deadline seen so late says that we were stopped or starved, not that the server was silent
+SLICES_A_TURN = 4  # of the loop, which costs as much as decoding some reads
 TURN_NS = 1_000_000  # of the loop, which reads for a network whose drain does not
-UNREACHED = "its predecessor failed, or the run ended first"
+UNREACHED = "its predecessor failed or said nothing to quote, or the run ended first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,10 @@ class Player:
         self._end_ns = NEVER if settings.duration_s is None else to_ns(settings.duration_s)
         reach = None if settings.requests is None else bisect_left(plan.row, settings.requests)
         self.scheduler = Scheduler(plan, slots=share.slots, cap=share.cap, reach=reach, end_ns=self._end_ns)
-        self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.worker, bodies.keys)
+        self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.worker, bodies.secrets)
         self.sender = Sender(plan, self.scheduler, self.ledger, bodies, network, clock)
         self.ledger.breaker = Breaker() if settings.breaker else None
+        self.ledger.answers = bodies.answers if len(bodies.answers) else None
         self.decoder = Decoder(network, self.sender, self.ledger, rows[1])
         self._clock = clock
         self._cut_at_ns = NEVER
@@ -125,13 +127,17 @@ class Player:
         self.ready()
 
     def ready(self) -> None:
-        """Drain the sockets, decode a slice, and come back for the rest."""
+        """Read the sockets before each slice that is decoded, and come back for the rest."""
         if self._is_over:
             return
-        self.network.drain()
-        if self.decoder.decode_slice() and not self._is_continuing:
-            self._is_continuing = True
-            self._defer(self._continue)
+        for _ in range(SLICES_A_TURN):
+            self.network.drain()
+            if not self.decoder.decode_slice():
+                break
+        else:
+            if not self._is_continuing:
+                self._is_continuing = True
+                self._defer(self._continue)
         self._arm()
 
     def work_ahead(self) -> None:

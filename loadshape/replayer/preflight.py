@@ -12,7 +12,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -22,26 +22,36 @@ from loadshape.errors import TargetError
 from loadshape.replayer.portable import make_tls
 from loadshape.replayer.terms import check_models
 from loadshape.target import Secret, Target
+from loadshape.trace import Trace
 from loadshape.version import __version__
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
 
+Facts = dict[str, Any]
 
-def ask_targets(targets: Sequence[Target]) -> tuple[list[Target], dict[str, Any]]:
-    """Return the targets with their models filled in, and what each server says of itself, by URL if several.
 
-    Raises TargetError for what ask_target refuses, and when they serve different models.
+def ask_targets(targets: Sequence[Target], named: Set[str] = frozenset()) -> tuple[list[Target], list[Facts]]:
+    """Return the targets with their models filled in, and what each server says of itself.
+
+    *named* are the models and adapters that the trace asks for. Raises TargetError for what ask_target refuses,
+    and when they serve different models.
     """
-    asked, facts = zip(*map(ask_target, targets), strict=True)
+    asked, facts = zip(*(ask_target(target, named) for target in targets), strict=True)
     check_models(asked)
-    return list(asked), facts[0] if len(facts) == 1 else dict(zip((it.url for it in asked), facts, strict=True))
+    return list(asked), list(facts)
 
 
-def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
+def list_names(trace: Trace) -> set[str]:
+    """Return the models and adapters that the requests of *trace* name."""
+    columns = (trace.requests[name].unique().drop_null().to_pylist() for name in ("model", "adapter"))
+    return {name for column in columns for name in column}
+
+
+def ask_target(target: Target, named: Set[str] = frozenset()) -> tuple[Target, Facts]:
     """Return the target with its model filled in, and what the server says of itself.
 
-    Raises TargetError when nobody listens, the key is refused, or the model is not served.
+    Raises TargetError when nobody listens, the key is refused, or a model of the target or of *named* is not served.
     """
     status, models, tls = _get(target, target.path + "/models")
     if status in (401, 403):
@@ -50,8 +60,14 @@ def ask_target(target: Target) -> tuple[Target, dict[str, Any]]:
         )
     _, version, _ = _get(target, "/version")
     served = _list_models(models)
+    model = _choose_model(target, served)
+    if missing := sorted(named - set(served)) if served else []:
+        raise TargetError(
+            f"target: the trace asks for {', '.join(missing[:20])}, which {target.url} does not serve; there is: "
+            f"{', '.join(served[:20])}; serve it (vLLM: --lora-modules), or shape a trace without it"
+        )
     facts = {"models": models if served else None, "models_status": status, "version": version, "tls": tls}
-    return replace(target, model=_choose_model(target, served)), facts
+    return replace(target, model=model), _conceal(facts, target.list_secrets(target.read_key()))
 
 
 def _choose_model(target: Target, served: list[str]) -> str | None:
@@ -83,12 +99,12 @@ def _get(target: Target, path: str) -> tuple[int, Any, dict[str, str | None] | N
         tls = _describe_tls(connection.sock)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
-        return answer.status, _conceal(msgspec.json.decode(answer.read(MAX_ANSWER_BYTES)), key), tls
-    except msgspec.DecodeError:
+        return answer.status, msgspec.json.decode(answer.read(MAX_ANSWER_BYTES)), tls
+    except (msgspec.DecodeError, RecursionError):
         return answer.status, None, tls
     except TimeoutError:
         raise TargetError(
-            f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; --no-preflight replays all the same"
+            f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; preflight = false in the run file replays all the same"
         ) from None
     except (OSError, http.client.HTTPException) as problem:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
@@ -98,9 +114,19 @@ def _get(target: Target, path: str) -> tuple[int, Any, dict[str, str | None] | N
             connection.close()
 
 
-def _conceal(page: Any, key: Secret | None) -> Any:
-    """Return a page without the key: it goes into the log, and a server may repeat what it was told."""
-    return page if key is None else msgspec.json.decode(key.conceal(msgspec.json.encode(page).decode()))
+def _conceal(page: Any, secrets: Sequence[Secret]) -> Any:
+    """Return a page without our secrets: it goes into the log, and a server may repeat what it was told."""
+    if not secrets:
+        return page
+    if isinstance(page, str):
+        for secret in secrets:
+            page = secret.conceal(page)
+        return page
+    if isinstance(page, list):
+        return [_conceal(item, secrets) for item in page]
+    if isinstance(page, dict):
+        return {_conceal(name, secrets): _conceal(item, secrets) for name, item in page.items()}
+    return page
 
 
 def _describe_tls(sock: socket.socket) -> dict[str, str | None] | None:

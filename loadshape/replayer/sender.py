@@ -134,8 +134,10 @@ class Sender:
             connection.exchange, exchange.connection = exchange, connection
 
     def _make(self, position: int, target: int) -> Exchange:
-        prepared = self._bodies.prepare(self._plan.row[position], target)
-        return Exchange(position, self._plan.request[position], prepared, target)
+        row = self._plan.row[position]
+        keep_text = self._bodies.answers.is_quoted(row)
+        prepared = self._bodies.prepare(row, target)
+        return Exchange(position, self._plan.request[position], prepared, target, keep_text=keep_text)
 
     def _send(self, exchange: Exchange, connection: Connection) -> None:
         connection.exchange, exchange.connection = exchange, connection

@@ -26,6 +26,7 @@ from loadshape.clock import measure_offset_ns
 from loadshape.digest import digest_file
 from loadshape.environment import describe_host
 from loadshape.errors import InputError, LogError
+from loadshape.lease import is_held
 from loadshape.log import (
     ENVIRONMENT_NAME,
     HEALTH,
@@ -37,9 +38,11 @@ from loadshape.log import (
     Outcome,
     Run,
     Shard,
+    digest_conditions,
     make_rows,
 )
 from loadshape.manifest import NAME, check_free, read_manifest, sync_folder, write_manifest
+from loadshape.replayer.isolation import KEEPING
 from loadshape.replayer.job import Done, Ready, Settings
 from loadshape.replayer.terms import choose_loop, plan_duration_s
 from loadshape.target import Target
@@ -59,6 +62,8 @@ class Stage:
         self._scratch: Path | None = None
 
     def __enter__(self) -> Stage:
+        for path in (self.log, *([] if isinstance(self._given, Trace) else [Path(self._given)])):
+            _check_name(path)
         _check_free(self.log, force=self._force)
         self.trace = self._given if isinstance(self._given, Trace) else Trace.open(self._given)
         self.trace.verify()
@@ -73,8 +78,8 @@ class Stage:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def prepare(self, facts: dict[str, Any]) -> None:
-        """Make the folder and write environment.json."""
+    def prepare(self, servers: dict[str, dict[str, Any]]) -> None:
+        """Make the folder and write environment.json; *servers* is what each said of itself, by URL."""
         try:
             if self.log.exists():
                 shutil.rmtree(self.log)
@@ -83,7 +88,8 @@ class Stage:
             raise LogError(f"{self.log}: cannot be made: {problem.strerror}") from None
         calibration = Calibration.load()
         client = describe_host() | {"calibration": calibration.summarize() if calibration else None}
-        environment = {"client": client, "server": facts}
+        server = next(iter(servers.values()), {"models": None}) if len(servers) < 2 else servers
+        environment = {"client": client, "server": server}
         (self.log / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(environment)) + b"\n")
 
     def announce(self, run: Run) -> None:
@@ -106,6 +112,7 @@ class Stage:
             ended=ended,
             ended_ns=max(part.ended_ns for part in done),
             notes=[note for part in done for note in part.notes],
+            files=digest_conditions(self.log),
         )
         write_manifest(self.log, manifest)
 
@@ -123,7 +130,9 @@ class Stage:
                 stream.write_table(table)
             shards.append(Shard(str(path.relative_to(self.log)), name, table.num_rows, digest_file(path)))
         outcomes = {Outcome.not_sent.name: run.planned}
-        write_manifest(self.log, LogManifest(run=run, shards=shards, outcomes=outcomes, ended=REFUSED, ended_ns=0))
+        files = digest_conditions(self.log)
+        manifest = LogManifest(run=run, shards=shards, outcomes=outcomes, ended=REFUSED, ended_ns=0, files=files)
+        write_manifest(self.log, manifest)
 
 
 def describe_run(
@@ -153,6 +162,7 @@ def describe_run(
         pacing=ready[0].pacing if ready else "none",
         processes=settings.processes,
         settings=msgspec.to_builtins(settings),
+        salt=run if settings.isolation in KEEPING else "",
         epoch_monotonic_ns=epoch_ns,
         epoch_realtime_ns=epoch_ns + offset_ns,
         offset_width_ns=width_ns,
@@ -168,7 +178,20 @@ def _read_arrivals(recipe: str | None) -> list[dict[str, Any]]:
     return [it for it in (declared if isinstance(declared, list) else [declared]) if isinstance(it, dict)]
 
 
+def _check_name(path: Path) -> None:
+    """Refuse a place whose name run.json, which is UTF-8, cannot hold."""
+    whole = str(path.absolute())
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{ascii(whole)[1:-1]}: expected a path in UTF-8, since run.json keeps it; rename it"
+        ) from None
+
+
 def _check_free(log: Path, *, force: bool) -> None:
+    if is_held(log):
+        raise LogError(f"{log}: a run is writing into it; wait for its end, or choose another name")
     is_unfinished = not (log / NAME).exists() and any((log / name).is_file() for name in (RUN_NAME, ENVIRONMENT_NAME))
     if is_unfinished and force:
         return

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from loadshape.errors import InputError, TargetError
 from loadshape.plan import Plan, check_loop, split_total
+from loadshape.replayer.answers import check_answers
+from loadshape.replayer.isolation import choose_isolation
 from loadshape.replayer.job import Settings
 from loadshape.replayer.routing import Routes, Routing, route_trace
 from loadshape.target import Target
@@ -60,6 +62,8 @@ def check_terms(trace: Trace, targets: Sequence[Target], settings: Settings) -> 
     if settings.probe_share and (loop.slots is not None or loop.cap is not None):
         raise InputError("probe_share: a probe has no part of slots or of a cap; use an open loop, or leave it out")
     check_models(targets)
+    check_answers(trace, clocked=settings.slots is None)
+    choose_isolation(settings.isolation, trace, ())
     weights = {target.weight for target in targets}
     if settings.routing == "round_robin" and len(weights) > 1:
         raise InputError("routing: round_robin does not look at weights, and those of the targets differ; use weighted")

@@ -206,7 +206,8 @@ def _make_rows(job: Job, writer: WriterThread) -> list[RowWriter]:
 def _make_tape(job: Job, writer: WriterThread) -> tuple[Tape, RowWriter]:
     folder = Path(job.log) / f"worker-{job.worker:02d}"
     index = RowWriter(folder / INDEX_NAME, CAPTURE, writer)
-    return Tape(folder / BYTES_NAME, index, writer, [target.read_key() for target in job.targets]), index
+    secrets = [secret for target in job.targets for secret in target.list_secrets(target.read_key())]
+    return Tape(folder / BYTES_NAME, index, writer, secrets), index
 
 
 def _make_player(job: Job, network: Network, rows: tuple[RowWriter, RowWriter]) -> Player:
@@ -217,7 +218,7 @@ def _make_player(job: Job, network: Network, rows: tuple[RowWriter, RowWriter]) 
     slots, cap = (split_total(total, job.worker, workers) for total in (loop.slots, loop.cap))
     share = Share(job.worker, slots, cap, make_routes(trace, plan, job.targets, job.settings))
     keys = [target.read_key() for target in job.targets]
-    bodies = BodyBuilder(trace, job.targets, run=job.run, keys=keys, extra=job.settings.body)
+    bodies = BodyBuilder(trace, job.targets, run=job.run, keys=keys, settings=job.settings)
     return Player(plan, network, bodies, rows, job.settings, share=share)
 
 

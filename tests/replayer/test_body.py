@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadshape.errors import TargetError, TraceError
+from loadshape.errors import InputError, TargetError, TraceError
 from loadshape.replayer import body
 from loadshape.replayer.body import BodyBuilder, name_request
+from loadshape.replayer.isolation import choose_isolation
+from loadshape.replayer.job import Settings
 from loadshape.target import Secret, Target
 from loadshape.trace import Trace
 from loadshape.version import __version__
@@ -54,7 +56,8 @@ class Sent:
 
 def build(trace: Trace, target: Target | None = None, key: str | None = None, **extra: Any) -> BodyBuilder:
     secret = None if key is None else Secret(key)
-    return BodyBuilder(trace, [target or Target(URL, model="tiny")], run="5eed0001", keys=[secret], extra=extra)
+    targets, settings = [target or Target(URL, model="tiny")], Settings(body=extra, isolation="none")
+    return BodyBuilder(trace, targets, run="5eed0001", keys=[secret], settings=settings)
 
 
 def parse(builder: BodyBuilder, row: int = 0) -> Sent:
@@ -133,7 +136,15 @@ def test_nothing_to_say_is_still_a_request(messages: Any) -> None:
         ({"model": "other"}, None, {}, {"model": "other"}),
         ({"params": {"max_tokens": 9, "temperature": 0}}, "tiny", {}, {"max_tokens": 9, "temperature": 0}),
         ({"params": {"model": "mine", "stream": False}}, "tiny", {}, {"model": "mine", "stream": False}),
-        ({}, "tiny", {"ignore_eos": True, "max_tokens": 7}, {"ignore_eos": True, "max_tokens": 7}),
+        ({}, "tiny", {"ignore_eos": True, "top_k": 7}, {"ignore_eos": True, "top_k": 7}),
+        ({"adapter": "lora"}, "tiny", {}, {"model": "lora"}),
+        ({"adapter": "lora", "model": "other"}, "tiny", {}, {"model": "lora"}),
+        (
+            {"params": {"response_format": {"type": "json_object"}}},
+            None,
+            {},
+            {"response_format": {"type": "json_object"}},
+        ),
         ({"params": {"ignore_eos": False}}, "tiny", {"ignore_eos": True}, {"ignore_eos": False}),
         ({"params": {"tools": [{"type": "function"}]}}, "tiny", {}, {"tools": [{"type": "function"}]}),
     ],
@@ -201,7 +212,7 @@ def test_the_key_is_in_the_authorization_and_nowhere_else() -> None:
 
 def test_each_target_has_its_own_head_key_and_model() -> None:
     targets = [Target("http://a.example.com/v1", model="one"), Target("http://b.example.com:81/v2", model="two")]
-    builder = BodyBuilder(make_trace(ask()), targets, run="5eed0001", keys=[Secret("k-a"), None], extra={})
+    builder = BodyBuilder(make_trace(ask()), targets, run="5eed0001", keys=[Secret("k-a"), None], settings=Settings())
     raw = [b"".join(builder.prepare(0, target).parts) for target in range(2)]
     for told in (b"POST /v1/chat", b"Host: a.example.com", b"Bearer k-a", b'"model":"one"'):
         assert (told in raw[0], told in raw[1]) == (True, False)
@@ -216,10 +227,8 @@ def test_a_trace_for_another_api_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_own_headers_are_sent_and_replace_ours() -> None:
-    target = Target(URL, headers={"X-Tenant": "a b", "user-agent": "mine", "Host": "model.example.com"})
-    sent = send(ask(), target)
-    found = [sent.find(name) for name in ("x-tenant", "user-agent", "host")]
-    assert found == [["a b"], ["mine"], ["model.example.com"]]
+    sent = send(ask(), Target(URL, headers={"X-Tenant": "a b", "user-agent": "mine"}))
+    assert [sent.find(name) for name in ("x-tenant", "user-agent")] == [["a b"], ["mine"]]
 
 
 def test_an_own_authorization_replaces_the_key() -> None:
@@ -242,6 +251,7 @@ def test_an_own_authorization_replaces_the_key() -> None:
         ("content-length", "0"),
         ("Transfer-Encoding", "chunked"),
         ("x-request-id", "mine"),
+        ("Host", "model.example.com"),
     ],
 )
 def test_headers_that_would_break_the_request_are_refused(name: str, value: str) -> None:
@@ -273,16 +283,110 @@ def test_host_and_path(url: str, host: str, path: str) -> None:
         ({"params": [1, 2]}, "params in segment 1 are no JSON object"),
         ({"params": "not an object"}, "params in segment 1 are no JSON object"),
         ({"messages": (("user", (("token_ids", [1]),)),)}, "'token_ids' .segment 1. cannot be part of a chat request"),
-        ({"messages": (("user", (("answer", "0"),)),)}, "'answer' .segment 1. cannot be part of a chat request"),
+        ({"messages": (("user", (("json", [1]),)),)}, "segment 1 is no JSON object"),
+        ({"messages": (("user", (("json", "{"),)),)}, "segment 1 is no JSON object"),
+        ({"messages": (("assistant", (("answer", [0]),)),)}, "request 1 is turn 0 of its session and quotes .* turn 0"),
+        ({"messages": (("assistant", (("answer", []),)),)}, r"answer 1: expected .turn., found \[\]"),
+        ({"messages": (("user", (("slot", ["a", "b"]),)),)}, "slot 1: expected 16 different words, found 2"),
+        ({"messages": (("user", (("slot", "abc"),)),)}, "slot 1: expected a JSON array of 16 words"),
+        ({"tenant": "a\r\nb"}, "requests.tenant: the value of 'X-Tenant' contains a line break"),
+        (
+            {"api": "completions", "messages": (("user", (("token_ids", [1]), "text")),)},
+            "'text', 'token_ids'. cannot make one completions prompt .request 1.",
+        ),
         (
             {"api": "completions", "messages": (("user", (("image", "data:,"),)),)},
-            "'image' .segment 1. cannot be part of a completions request; use .'text', 'token_ids'.",
+            "'image' .segment 1. cannot be part of a completions request; use .'answer', 'slot', 'text', 'token_ids'.",
         ),
     ],
 )
 def test_a_trace_that_cannot_be_sent_is_refused_as_a_whole(row: Any, message: str) -> None:
-    with pytest.raises(TraceError, match=message):
+    with pytest.raises(InputError, match=message):
         build(make_trace(ask(), ask(9000, **row)))
+
+
+# Tenants, and what one run says otherwise than the next
+
+WORDS = [f" w{digit:x}" for digit in range(16)]
+SLOTTED = make_trace(
+    *(ask(messages=(("system", (("slot", WORDS), "Be kind.")), ("user", (f"{at}",)))) for at in (0, 1))
+)
+
+
+def build_for(trace: Trace, run: str = "5eed0001", target: Target | None = None, **settings: Any) -> BodyBuilder:
+    given = {"isolation": "none"} | settings
+    return BodyBuilder(trace, [target or Target(URL, "tiny")], run=run, keys=[None], settings=Settings(**given))
+
+
+def test_a_tenant_goes_into_the_header_of_the_settings() -> None:
+    trace = make_trace(ask(tenant="blue team"), ask())
+    assert parse(build_for(trace)).find("x-tenant") == ["blue team"]
+    assert parse(build_for(trace), 1).find("x-tenant") == []
+    other = parse(build_for(trace, tenant_header="X-Org"))
+    assert (other.find("x-org"), other.find("x-tenant")) == (["blue team"], [])
+    assert parse(build_for(trace, tenant_header="")).find("x-tenant") == []
+
+
+def test_a_tenant_whose_header_is_taken_is_refused() -> None:
+    target = Target(URL, headers={"x-tenant": "all"})
+    with pytest.raises(InputError, match="tenant_header: 'X-Tenant' is among the target's own headers"):
+        build_for(make_trace(ask(tenant="blue")), target=target)
+    assert parse(build_for(make_trace(ask()), target=target)).find("x-tenant") == ["all"]
+
+
+def test_a_salt_is_the_run_and_whoever_writes_one_means_it() -> None:
+    trace = make_trace(ask(), ask(params={"cache_salt": "mine"}))
+    salted = build_for(trace, isolation="cache_salt")
+    assert [parse(salted, row).json["cache_salt"] for row in (0, 1)] == ["5eed0001", "mine"]
+    assert "cache_salt" not in parse(build_for(trace)).json
+
+
+@pytest.mark.parametrize(
+    ("isolation", "told"), [("slot", " w5 we we wd w0 w0 w0 w1"), ("none", " w0" * 8), ("cache_salt", " w0" * 8)]
+)
+def test_a_slot_is_filled_once_a_run(isolation: str, told: str) -> None:
+    builder = build_for(SLOTTED, isolation=isolation)
+    for row in (0, 1):
+        assert parse(builder, row).json["messages"][0]["content"] == f"{told}Be kind."
+    other = parse(build_for(SLOTTED, run="00000000", isolation=isolation)).json["messages"][0]["content"]
+    assert (other != f"{told}Be kind.") is (isolation == "slot")
+
+
+def test_a_slot_may_stand_among_parts_and_in_a_prompt() -> None:
+    parts = (("slot", WORDS), "Look: ", ("image", "data:,"))
+    content = parse(build_for(make_trace(ask(messages=(("user", parts),)))))
+    assert content.json["messages"][0]["content"][0] == {"type": "text", "text": " w0" * 8}
+    prompt = parse(build_for(make_trace(ask(api="completions", messages=(("user", (("slot", WORDS), "Once")),)))))
+    assert prompt.json["prompt"] == " w0" * 8 + "Once"
+
+
+@pytest.mark.parametrize(
+    ("asked", "trace", "owners", "found"),
+    [
+        ("auto", SLOTTED, ["vllm"], "cache_salt"),
+        ("auto", SLOTTED, ["vllm", "sglang"], "slot"),
+        ("auto", SLOTTED, [], "slot"),
+        ("auto", make_trace(ask()), ["sglang"], "none"),
+        ("auto", make_trace(ask()), ["vllm", "vllm"], "cache_salt"),
+        ("auto", make_trace(ask()), [], "none"),
+        ("cache_salt", SLOTTED, ["sglang"], "cache_salt"),
+        ("none", SLOTTED, ["vllm"], "none"),
+        ("slot", SLOTTED, ["vllm"], "slot"),
+    ],
+)
+def test_what_keeps_runs_apart(asked: str, trace: Trace, owners: list[str], found: str) -> None:
+    servers = [{"models": {"data": [{"id": "tiny", "owned_by": owner}]}} for owner in owners]
+    assert choose_isolation(asked, trace, servers) == found
+
+
+@pytest.mark.parametrize("page", [None, [], {}, {"data": None}, {"data": ["x"]}, {"data": [{}]}])
+def test_a_server_that_does_not_say_is_no_vllm(page: Any) -> None:
+    assert choose_isolation("auto", make_trace(ask()), [{"models": page}]) == "none"
+
+
+def test_a_slot_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match=r'isolation: slot needs a trace with a reserved slot.*isolation = "slot"'):
+        choose_isolation("slot", make_trace(ask()), [])
 
 
 # Properties

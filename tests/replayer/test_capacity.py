@@ -51,7 +51,7 @@ def test_the_need_is_a_lower_bound(trace: Trace, settings: Settings, needed: int
         (100, 1, 1, None),
         (101, 1, 1, r"loop.slots: 101 slots .* 1 worker, .*ulimit -Hn is 164\): raise the limit to 165"),
         (101, 2, 1, None),
-        (250, 2, 1, "use --processes 3"),
+        (250, 2, 1, "set processes = 3 in the run file"),
         (250, 3, 1, None),
         (251, 3, 1, r"251 slots need a local port each, and there are 250 over 1 pair .*source_ips"),
         (251, 3, 2, None),
@@ -91,6 +91,6 @@ def test_fifty_thousand_slots_with_twenty_thousand_descriptors(monkeypatch: pyte
     monkeypatch.setattr(capacity, "read_descriptors", lambda: (20_000, 20_000))
     trace = closed_loop(50_000, 50_000)
     target = Target("http://127.0.0.1:9/v1")  # nobody listens: asked, it would say so
-    with pytest.raises(InputError, match=r"50,000 slots need 50,000 connections in each of 1 worker.*--processes 3"):
+    with pytest.raises(InputError, match=r"50,000 slots need 50,000 connections in each of 1 worker.*processes = 3"):
         replay(trace, target, log=tmp_path / "a.log", processes=1)
     assert not (tmp_path / "a.log").exists()

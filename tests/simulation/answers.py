@@ -158,11 +158,12 @@ def make_error_in_band(random: Random) -> Answer:
     writing = _Writing(CHUNKED, chunked=True)
     tokens = [writing.say(_chunk(f" w{at}")) for at in range(random.randint(0, 4))]
     error_at = writing.say({"error": {"message": "engine died", "type": "InternalServerError", "code": 500}})
-    writing.say(b"[DONE]")
+    done_at = writing.say(b"[DONE]")
     said = bytes(writing.said) + b"0\r\n\r\n"
     answer = Answer(
-        "in band", said, writing.pauses, tokens, verdict="in_band_error", verdict_at=error_at, whole_at=len(said)
-    )
+        "in band", said, writing.pauses, tokens,
+        verdict="in_band_error", verdict_at=error_at, done_at=done_at, whole_at=len(said),
+    )  # fmt: skip
     return cut(random, answer, at=random.randint(error_at, len(said) - 1)) if random.random() < 0.5 else answer
 
 

@@ -58,12 +58,13 @@ class Laws:
         """Planned = ended + in flight + not released; connections are counted; no slot and no cap is exceeded."""
         player, rows = self.player, self.store.begun_rows
         in_flight, begun = len(player.ledger), player.sender.begun
+        unsaid = in_flight - player.ledger.lingering  # an answer that has said everything holds up nobody
         if begun != in_flight + rows:
             raise Violation(f"{begun} were begun, {in_flight} are in flight and {rows} have a row")
-        if player.scheduler.in_flight != in_flight or player.ledger.counts.total() != len(self.store.requests):
-            raise Violation(f"{in_flight} in flight, {rows} rows; {player.scheduler.in_flight}, {player.ledger.counts}")
-        if in_flight > min(self.slots or NEVER, self.cap or NEVER):
-            raise Violation(f"{in_flight} in flight with {self.slots} slots and a cap of {self.cap}")
+        if player.scheduler.in_flight != unsaid or player.ledger.counts.total() != len(self.store.requests):
+            raise Violation(f"{unsaid} in flight, {rows} rows; {player.scheduler.in_flight}, {player.ledger.counts}")
+        if unsaid > min(self.slots or NEVER, self.cap or NEVER):
+            raise Violation(f"{unsaid} in flight with {self.slots} slots and a cap of {self.cap}")
         if player.sender.lines.open != len(self.network.links):
             raise Violation(f"{player.sender.lines.open} connections are counted, {len(self.network.links)} exist")
         if self.history.stopped_at_begun not in (None, begun):
@@ -232,8 +233,9 @@ class Laws:
         """Turns follow their predecessor, and sessions the slots that became free, each after its think time."""
         plan, rows = self.plan, {positions[row.request]: row for row in self.store.requests}
         freed: list[int | None] = [0] * (self.slots or 0)
-        for row in self.store.requests:  # in the order in which they ended
-            position = positions[row.request]
+        over = {row.request: self._find_end(row) for row in self.store.requests}
+        for row in sorted(self.store.requests, key=lambda row: over[row.request][1]):
+            position, ended_ns = positions[row.request], over[row.request][0]
             successor = plan.successor[position]
             if row.begun_ns == NULL:
                 if row.due_ns != NULL:
@@ -241,9 +243,9 @@ class Laws:
                 continue
             follows = successor != NULL and plan.due_ns[successor] == NULL
             if not follows or name(row) != "ok":
-                freed.append(row.done_ns)
+                freed.append(ended_ns)
             if follows and rows[successor].begun_ns != NULL:
-                self._check_due(rows[successor], row.done_ns + plan.think_ns[successor], name(row) == "ok")
+                self._check_due(rows[successor], ended_ns + plan.think_ns[successor], name(row) == "ok")
         reach = self.settings.requests or len(plan)
         sessions = [at for at in range(min(reach, len(plan))) if plan.turn[at] == 0 and plan.due_ns[at] == NULL]
         for at, free_ns in zip(sessions, freed, strict=False):
@@ -252,6 +254,15 @@ class Laws:
                 raise Violation(f"request {rows[at].request} was not begun, although a slot was free from {free_ns} on")
             if rows[at].begun_ns != NULL and free_ns is not None:
                 self._check_due(rows[at], free_ns + plan.think_ns[at], True)
+
+    def _find_end(self, row: Row) -> tuple[int, int]:
+        """Return when a turn was over, with [DONE] or with the answer, and when that was noticed."""
+        served, size = self.network.served.get(row.request), 0
+        for at, read in enumerate(self.store.reads.get(row.request, ())):
+            size += read.bytes
+            if served is not None and size >= served.answer.done_at:
+                return max(read.at_ns, row.sent_ns), self.store.order["read", row.request, at]
+        return row.done_ns, self.store.order["request", row.request, 0]
 
     def _check_due(self, row: Row, due_ns: int, is_reached: bool) -> None:
         if not is_reached or row.due_ns != due_ns:

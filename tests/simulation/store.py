@@ -53,6 +53,7 @@ class Store:
     def __init__(self, random: Random, *, is_faulty: bool) -> None:
         self.requests: list[Row] = []
         self.reads: dict[int, list[Read]] = {}
+        self.order: dict[tuple[str, int, int], int] = {}  # when a row was taken: the how manieth of both tables
         self.begun_rows = 0  # of requests that were begun
         self.safe_rows = 0
         self.trouble = ""
@@ -63,11 +64,14 @@ class Store:
     def append(self, *numbers: int) -> None:
         self._taken_rows += 1
         read = Read(*numbers)
-        self.reads.setdefault(read.request, []).append(read)
+        reads = self.reads.setdefault(read.request, [])
+        self.order["read", read.request, len(reads)] = self._taken_rows
+        reads.append(read)
 
     def append_with_texts(self, numbers: tuple[int, ...], texts: tuple[str | None, ...]) -> None:
         self._taken_rows += 1
         row = Row(numbers, texts)
+        self.order["request", row.request, 0] = self._taken_rows
         self.requests.append(row)
         self.begun_rows += row.begun_ns != NULL
 

@@ -99,10 +99,21 @@ class SimPacer:
         self._armed_ns = 0
 
 
+class Unquoted:
+    """The answers of a trace in which no turn quotes another."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def is_quoted(self, row: int) -> bool:
+        return False
+
+
 class Bodies:
     """Requests that say no more than their number."""
 
-    keys = ()
+    secrets = ()
+    answers = Unquoted()
 
     def prepare(self, row: int, target: int = 0) -> Prepared:
         return Prepared([b"POST /v1/chat/completions HTTP/1.1\r\n\r\n", b"request %d" % (100 + row)], 48)

@@ -1,0 +1,172 @@
+# What a policy looks for, found in text: spans, never decisions.
+#
+# Law: recognizers are loaded when a policy needs them, from installed packages, without a download. What a
+# finding leads to is decided by the sanitizer. Below: `outline` (code, pieces), `condition` (when a match
+# counts), `matcher` (patterns and libraries), `model` (names).
+#
+# Everything a result depends on is the conversation itself: its messages are one batch, cut the same
+# way every time, so neither the number of processes nor the neighbours change a finding. All that any
+# recognizer finds is handed on; opinions of two models are united by the spans, not here.
+
+"""Recognizers of a policy: Presidio classes, models, detect-secrets plugins, and patterns."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loadshape.errors import MissingExtra, PolicyError
+from loadshape.policy import NER, PRESIDIO, SECRETS, Policy, Rule
+from loadshape.recognizer.condition import Conditions
+from loadshape.recognizer.matcher import EXTRA, THOROUGH, Matcher, Need, compile_needs, load_matcher
+from loadshape.recognizer.model import Named, load_model
+from loadshape.recognizer.outline import cut_lines, find_code, find_prose
+from loadshape.spans import Span
+
+_LINE = re.compile(r"[^\n]+")
+_PACKAGES = {PRESIDIO: (EXTRA, "presidio-analyzer", "phonenumbers"), SECRETS: (THOROUGH, "detect-secrets")}
+_RUNTIMES = {"spacy": (EXTRA, "spacy"), "onnx": (THOROUGH, "onnxruntime")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    rank: int
+    rule: Rule
+    conditions: Conditions
+    needed: Need
+    matcher: Matcher
+
+
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """A rule about names; `join` is what may stand between two that are one."""
+
+    rank: int
+    rule: Rule
+    conditions: Conditions
+    join: re.Pattern[str] | None
+
+
+class Recognizers:
+    """All recognizers of one policy, loaded; raises MissingExtra or PolicyError if one cannot be."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._entries: list[_Entry] = []
+        self._namings: dict[str, list[_Naming]] = {}
+        for rank, rule in enumerate(policy.rules):
+            if rule.recognizer.startswith(NER):
+                join = re.compile(rule.join) if rule.join else None
+                naming = _Naming(rank, rule, Conditions(rule, (*rule.ignore, *policy.ignore)), join)
+                self._namings.setdefault(rule.recognizer.removeprefix(NER), []).append(naming)
+            else:
+                conditions = Conditions(rule, rule.ignore)
+                entry = _Entry(rank, rule, conditions, compile_needs(rule.needs), load_matcher(rule, policy))
+                self._entries.append(entry)
+        self._models = {model.name: load_model(model) for model in policy.models if model.name in self._namings}
+
+    def find(self, texts: Sequence[str]) -> list[list[Span]]:
+        """Return, for each of the texts of one conversation, all spans that any rule accepts; unsorted."""
+        code = [find_code(text) for text in texts]
+        found = [list(self._match(text, fences)) for text, fences in zip(texts, code, strict=True)]
+        for name in self._models:
+            self._find_names(name, texts, code, found)
+        return found
+
+    def _match(self, text: str, fences: Sequence[tuple[int, int]]) -> Iterator[Span]:
+        lower = text.lower()
+        for entry in self._entries:
+            if not entry.needed(text, lower):
+                continue
+            conditions = entry.conditions
+            for start, end, given in entry.matcher(text):
+                score = conditions.weigh(text, start, end, given)
+                if score is not None and conditions.hold(text, start, end, fences):
+                    yield Span(start, end, entry.rank, entry.rule.recognizer, score)
+
+    def _find_names(
+        self, name: str, texts: Sequence[str], code: Sequence[list[tuple[int, int]]], found: list[list[Span]]
+    ) -> None:
+        namings = self._namings[name]
+        skips_code = all(naming.rule.where == "outside_code" for naming in namings)
+        pieces = [
+            (index, start, text[start:end])
+            for index, text in enumerate(texts)
+            for begin, stop in (find_prose(code[index], len(text)) if skips_code else [(0, len(text))])
+            for start, end in cut_lines(text, begin, stop)
+            if not text[start:end].isspace()
+        ]
+        names = self._models[name].find([piece for _, _, piece in pieces])
+        for (index, offset, _), named in zip(pieces, names, strict=True):
+            moved = [(offset + start, offset + end, label, score) for start, end, label, score in named]
+            for naming in namings:
+                found[index] += _accept_names(naming, texts[index], moved, code[index])
+
+
+def _accept_names(
+    naming: _Naming, text: str, named: Sequence[Named], fences: Sequence[tuple[int, int]]
+) -> Iterator[Span]:
+    rule, conditions = naming.rule, naming.conditions
+    mine = [each for each in named if each[2] in rule.labels]
+    for start, end, label, given in _join_names(mine, text, naming.join):
+        score = conditions.weigh(text, start, end, given)
+        if score is not None and conditions.hold(text, start, end, fences):
+            yield Span(start, end, naming.rank, f"{rule.recognizer}:{label}", score)
+
+
+def _join_names(named: Sequence[Named], text: str, join: re.Pattern[str] | None) -> Iterator[Named]:
+    """Yield names, those that belong together as one; without `join` no name goes on over a line end."""
+    if join is None:
+        for start, end, label, score in named:
+            for line in _LINE.finditer(text, start, end):
+                yield line.start(), line.end(), label, score
+        return
+    at: Named | None = None
+    for name in sorted(named):
+        if at is not None and (name[0] <= at[1] or join.fullmatch(text, at[1], name[0])):
+            at = (at[0], max(at[1], name[1]), at[2], max(at[3], name[3]))
+        else:
+            if at is not None:
+                yield at
+            at = name
+    if at is not None:
+        yield at
+
+
+def list_versions(policy: Policy) -> dict[str, str]:
+    """Return the packages that decide what *policy* finds, with their versions, without loading them.
+
+    Raises MissingExtra for one that is not installed, PolicyError for a model of another version.
+    """
+    needed: dict[str, str] = {}  # package: the extra that brings it
+    for kind, (extra, *packages) in _PACKAGES.items():
+        if any(rule.recognizer.startswith(kind) for rule in policy.rules):
+            needed |= dict.fromkeys(packages, extra)
+    used = {rule.recognizer.removeprefix(NER) for rule in policy.rules}
+    models = [model for model in policy.models if model.name in used]
+    for model in models:
+        extra, *packages = _RUNTIMES[model.kind]
+        needed |= dict.fromkeys((*packages, model.package), extra)
+    versions = _look_up(needed)
+    for model in models:
+        found = versions[model.package]
+        if found != model.version:
+            raise PolicyError(
+                f"policy {policy.name!r}: model: expected {model.package} {model.version}, found {found}; install "
+                "that version, or state this one (which makes it another policy)"
+            )
+    return versions
+
+
+def _look_up(needed: dict[str, str]) -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for package, extra in needed.items():
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise MissingExtra(f"{package} is not installed; install it with: pip install 'loadshape-llm[{extra}]'") from None
+    return versions
+
+
+__all__ = ["Recognizers", "list_versions"]
