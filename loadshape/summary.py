@@ -225,7 +225,7 @@ def summarize(
     icl = Distribution.of(gaps.gap_s)
     good = meet_objectives(chosen, objectives)
     return Summary(
-        verdict=judge(log, limits),
+        verdict=judge(log, limits, window_s=(window.start_s, window.end_s)),
         window=window,
         **{name: Distribution.of(metrics.measure(chosen, name)) for name in (*metrics.SPANS, "tpot")},
         **_censored(chosen),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadshape.log import Log
-from loadshape.validity import arrivals, books, host, probe, receiving, sending
+from loadshape.validity import arrivals, books, host, probe, receiving, sending, steadiness
 from loadshape.validity.finding import Finding, Limits, Status, worst
 
 __all__ = ["Check", "Limits", "Status", "Verdict", "judge"]
@@ -75,7 +75,7 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class _Question:
     name: str
-    ask: Callable[[Log, Limits], Finding | None]  # None: does not apply to this run
+    ask: Callable[..., Finding | None]  # of log, limits and, for some, the window; None: does not apply to this run
     meaning: str
     remedy: str
 
@@ -231,10 +231,38 @@ _QUESTIONS = (
 )
 
 
-def judge(log: Log, limits: Limits | None = None) -> Verdict:
-    """Return the verdict on the run of *log*; never raises for a log that could be opened, however empty."""
+_WINDOW_QUESTIONS = (
+    _Question(
+        "warm-up",
+        steadiness.find_warmup,
+        "The beginning of the judged window is another state of the server than the rest; both are in the numbers.",
+        "declare a longer warm-up (--warmup), or warm the server before the run",
+    ),
+    _Question(
+        "trend",
+        steadiness.find_trend,
+        "TTFT moves all through the window: the numbers describe no steady state, and a longer run gives others.",
+        "run longer, or find what fills up; where it is the queue, see overload",
+    ),
+    _Question(
+        "overload",
+        steadiness.find_overload,
+        "The server did not keep up with the planned traffic: latencies measure the length of the run.",
+        "lower the rate, or search for the largest that is kept; where the overload is the question, read it as such",
+    ),
+)
+
+
+def judge(log: Log, limits: Limits | None = None, *, window_s: tuple[float, float] | None = None) -> Verdict:
+    """Return the verdict on the run of *log*; never raises for a log that could be opened, however empty.
+
+    The instrument is judged for the whole run. With *window_s*, the part that the numbers are taken from, it is
+    asked too whether that was one steady state.
+    """
     limits = limits or Limits()
-    answers = ((question, question.ask(log, limits)) for question in _QUESTIONS)
+    answers = [(question, question.ask(log, limits)) for question in _QUESTIONS]
+    if window_s is not None:
+        answers += [(question, question.ask(log, limits, window_s)) for question in _WINDOW_QUESTIONS]
     checks = tuple(_answer(question, found) for question, found in answers if found is not None)
     return Verdict(_GRADES[worst("ok", *(it.status for it in checks))], checks, limits)
 

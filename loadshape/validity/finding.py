@@ -65,6 +65,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     probe_difference_s: float = 0.001  # but never less than this
     poisson_distance: float = 0.03  # KS distance from exponential gaps, where the recipe declares them
     poisson_scaled_distance: float = 1.76  # the same, scaled: exceeded by one Poisson process in 10,000
+    warmup_difference: float = 0.20  # of the mean TTFT, between the beginning and the rest of the window
+    trend_difference: float = 0.20  # of the mean TTFT, between the first and the last quarter
+    overload_growth: float = 1.5  # requests in flight, late against early in the window
+    overload_completed: float = 0.97  # of what was offered meanwhile, completed
 
     def __post_init__(self) -> None:
         """Refuse what is no limit. Raises InputError naming the key."""
