@@ -85,6 +85,19 @@ def dispersion(times_s: Floats, window_s: float, *, duration_s: float) -> float 
     return float(counts.var(ddof=1)) / mean if mean > 0 else None
 
 
+def rank_correlation(left: Floats, right: Floats) -> float:
+    """Return Spearman's rank correlation, ties at their mean rank; 0 where one of the two does not vary."""
+    ranks = [_rank(values) for values in (left, right)]
+    if any(values.std() == 0 for values in ranks):
+        return 0.0
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _rank(values: Floats) -> Floats:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
 def distance(left: Floats, right: Floats, *, slack: float = 0.0) -> float | None:
     """Return the largest difference between the distribution functions of two samples, None if one is empty.
 

@@ -16,6 +16,7 @@ import msgspec
 
 from loadshape.metrics import DEFINITIONS
 from loadshape.summary import Distribution, Summary
+from loadshape.symptoms import find_symptoms
 from loadshape.validity import Verdict
 
 VERSION = 1
@@ -63,6 +64,7 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
             }
             for it in summary.by_target
         ],
+        "symptoms": msgspec.to_builtins(find_symptoms(summary)),
         "planned": summary.planned,
         "outcomes": summary.outcomes,
         "failures": [

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from loadshape.report import tables
 from loadshape.report.tables import Row
 from loadshape.summary import Summary
+from loadshape.symptoms import Symptom, find_symptoms
 from loadshape.validity import Check, Verdict
 
 WIDTH = 100
@@ -30,6 +31,7 @@ def write_summary(summary: Summary) -> str:
         _write_targets(tables.list_targets(summary)),
         ["Rate", *_write_rates(tables.list_rates(summary))],
         ["Outcomes", *_write_outcomes(tables.list_outcomes(summary))],
+        _write_symptoms(find_symptoms(summary)),
         [line for note in tables.list_notes(summary) for line in _wrap(note, "")],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
@@ -80,6 +82,14 @@ def _write_outcomes(rows: Sequence[Row]) -> Iterator[str]:
         yield f"  {row.label:<18}{count:>{wide}}  {share:>7}"
         for message in messages:
             yield from _wrap(message, " " * 8, " " * 6)
+
+
+def _write_symptoms(symptoms: Sequence[Symptom]) -> list[str]:
+    lines = []
+    for it in symptoms:
+        lines += _wrap(f"{it.pattern} ({it.shown_by})", _INDENT, "  ")
+        lines += _wrap(f"perhaps: {it.hypothesis}; look at: {it.next_evidence}", _INDENT)
+    return ["To look at next (hypotheses, not causes)", *lines] if lines else []
 
 
 def _flatten(row: Row) -> tuple[str, ...]:

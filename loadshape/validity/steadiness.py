@@ -23,7 +23,7 @@ import numpy as np
 from loadshape import metrics
 from loadshape.interval import count_effective
 from loadshape.log import Log
-from loadshape.stats import Floats
+from loadshape.stats import Floats, rank_correlation
 from loadshape.units import format_duration
 from loadshape.validity.finding import Finding, Limits, show_number, show_share
 
@@ -59,7 +59,7 @@ def find_trend(log: Log, limits: Limits, window_s: tuple[float, float]) -> Findi
     if len(ttft_s) < _FEWEST or not _is_even(log, window_s):
         return None
     means = np.array([part.mean() for part in np.array_split(ttft_s, _BATCHES)])
-    rank = float(np.corrcoef(np.argsort(np.argsort(means)), np.arange(_BATCHES))[0, 1])
+    rank = rank_correlation(means, np.arange(_BATCHES, dtype=np.float64))
     change = float(means[-5:].mean() / means[:5].mean() - 1)
     moves = abs(rank) > _RANK and abs(change) > limits.trend_difference
     told = f"{show_share(change)} from the first to the last quarter, rank correlation {show_number(rank)}"
