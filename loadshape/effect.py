@@ -58,13 +58,21 @@ def measure_effect(before: Sequence[Summary], after: Sequence[Summary], name: st
         return Effect(old, new, None, None, "unknown")
     is_share = old.unit == "share"
     size = new.value - old.value if is_share else new.value / old.value if old.value else None
-    values = [[it.value for it in side if it.value is not None] for side in sides]
-    if min(map(len, values)) > 1:
-        interval = _bound_welch(values[0], values[1], is_share=is_share)
-    else:
-        interval = _bound_single(old, new, is_share=is_share)
+    interval = bound_change(*sides)
     decision = decide(interval, more_is_better=old.more_is_better, is_share=is_share, margin=margin)
     return Effect(old, new, size, interval, decision)
+
+
+def bound_change(before: Sequence[Reading], after: Sequence[Reading]) -> Interval | None:
+    """Return the interval of a change between readings of runs: of the ratio, or of a share's difference.
+
+    None where a side has no value, or where one run a side has no interval of its own.
+    """
+    old, new = ([it.value for it in side if it.value is not None] for side in (before, after))
+    is_share = before[0].unit == "share"
+    if len(old) > 1 and len(new) > 1:
+        return _bound_welch(old, new, is_share=is_share)
+    return _bound_single(unite_runs(before), unite_runs(after), is_share=is_share)
 
 
 def decide(effect: Interval | None, *, more_is_better: bool, is_share: bool, margin: float) -> str:
