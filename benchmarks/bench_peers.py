@@ -30,9 +30,10 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,10 @@ def _family(known: Iterable[int]) -> dict[int, list[str]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             stats[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
-    family, more = set(known) & set(stats), True
+    family, more = set[int](), set(known) & set(stats)
     while more:
-        more = {pid for pid, fields in stats.items() if pid not in family and int(fields[1]) in family}
         family |= more
+        more = {pid for pid, fields in stats.items() if pid not in family and int(fields[1]) in family}
     return {pid: stats[pid] for pid in family}
 
 
@@ -146,7 +147,7 @@ def run_tool(tool: Tool, work: Work, tools: Path, server: str) -> dict[str, Any]
                 usages.append(run_metered(words, tool.environment, output, left_s))
                 left_s -= usages[-1].wall_s
         true = read_truth(truth.truth, work)
-        row = {"tool": tool.name, "work": work.name, **_add(usages), **true}
+        row = {"tool": tool.name, "work": work.name, "load": os.getloadavg()[0], **_add(usages), **true}
         try:
             reported = tool.read(folder)
         except (OSError, ValueError, LookupError, TypeError) as problem:
@@ -213,7 +214,7 @@ def _describe(values_ns: np.ndarray[Any, Any]) -> dict[str, float]:
     return {"mean": float(values_ns.mean()) / 1e6, "p50": float(p50), "p99": float(p99)}
 
 
-COLUMNS = {
+COLUMNS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
     "work": lambda rows: rows[0]["work"],
     "tool": lambda rows: rows[0]["tool"],
     "got /s": lambda rows: f"{_median(rows, 'achieved_hz'):.0f}",
@@ -239,7 +240,8 @@ def _median(rows: list[dict[str, Any]], key: str) -> float:
 
 def _errors(rows: list[dict[str, Any]], name: str) -> str:
     found = [row["error_ms"][name] for row in rows if row.get("error_ms", {}).get(name)]
-    return ", ".join(f"{_median(found, key):.3g}" for key in ("mean", "p50", "p99")) if found else "-"
+    values = [_median(found, key) for key in ("mean", "p50", "p99")] if found else []
+    return ", ".join(f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values) or "-"
 
 
 def make_table(rows: list[dict[str, Any]]) -> str:
@@ -275,18 +277,17 @@ def main() -> None:
             make(given.peers / name)
     print(json.dumps({"host": describe_host(), "load": os.getloadavg()}), flush=True)
     os.sched_setaffinity(0, {SERVER_CORE})
-    rows = []
-    for tool in TOOLS:
-        if given.tools and tool.name not in given.tools:
-            continue
+    tools = [tool for tool in TOOLS if not given.tools or tool.name in given.tools]
+    for tool in tools:
         if not (given.peers / tool.needs).exists():
             print(json.dumps({"skipped": tool.name, "why": f"{given.peers / tool.needs} is missing"}), flush=True)
-            continue
-        for work in [WORKS[name] for name in given.works or WORKS] * given.repeats:
-            with (given.lock or Path(os.devnull)).open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                rows.append(run_tool(tool, work, given.peers, given.server))
-            print(json.dumps(rows[-1]), flush=True)
+    ready = [tool for tool in tools if (given.peers / tool.needs).exists()]
+    rows = []
+    for _, name, tool in product(range(given.repeats), given.works or WORKS, ready):  # tools side by side in time
+        with (given.lock or Path(os.devnull)).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rows.append(run_tool(tool, WORKS[name], given.peers, given.server))
+        print(json.dumps(rows[-1]), flush=True)
     print(make_table(rows))
 
 

@@ -33,6 +33,7 @@ from loadshape.log import Log
 
 FIELDS = "kind u1,flags u1,aux <u2,request <u4,before <i8,after <i8,due <i8,pad <i8,token <u4,bytes <u4"
 RECORD = np.dtype([tuple(field.split()) for field in FIELDS.split(",")])
+COLUMNS = ["request", "at_ns", "seen_ns", "bytes"]
 TAIL_BYTES = {"external": 0, "embedded": 5}  # the end of the chunked body, where it is a write of its own
 
 
@@ -68,12 +69,15 @@ def serving(
         process.wait(20)
 
 
-def pin(core: int) -> list[str]:
-    """Return the words that run a command on one core, with real-time priority where that is permitted."""
-    if (os.cpu_count() or 1) < 2 or os.system("command -v chrt taskset > /dev/null 2>&1"):
+def pin(core: int, *, urgent: bool = True) -> list[str]:
+    """Return the words that run a command on one core, at the highest nice value where that is permitted and wanted.
+
+    Not at real-time priority: of a core that it fills, the kernel takes 50 ms in every second back.
+    """
+    if (os.cpu_count() or 1) < 2 or os.system("command -v nice taskset > /dev/null 2>&1"):
         return []
-    realtime = ["chrt", "-f", "20"] if os.geteuid() == 0 else []
-    return [*realtime, "taskset", "-c", str(core)]
+    priority = ["nice", "-n", "-20"] if urgent and os.geteuid() == 0 else []
+    return [*priority, "taskset", "-c", str(core)]
 
 
 def read_writes(serving: Serving) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
@@ -99,14 +103,21 @@ def _group(request: Any, before: Any, size: Any, names: dict[int, str]) -> dict[
 
 def compare(log: Log, writes: dict[str, tuple[Any, Any]], tail_bytes: int) -> dict[str, Any]:
     """Return the errors of both stamps in us, and how many chunks were lost or doubled."""
-    request = np.asarray(log.reads["request"])
-    edges = np.searchsorted(request, np.arange(log.requests.num_rows + 1))
-    size = np.asarray(log.reads["bytes"]).astype(np.int64)
-    at_ns = np.asarray(log.reads["at_ns"]) + log.run.epoch_monotonic_ns
-    seen_ns = np.asarray(log.reads["seen_ns"]) + log.run.epoch_monotonic_ns
+    names = [f"ls-{log.run.run}-{number}" for number in range(log.requests.num_rows)]
+    reads = np.column_stack([np.asarray(log.reads[name]).astype(np.int64) for name in COLUMNS])
+    reads[:, 1:3] += log.run.epoch_monotonic_ns
+    return compare_reads(names, reads, writes, tail_bytes) | {"ended": log.manifest.ended}
+
+
+def compare_reads(
+    names: list[str], reads: np.ndarray[Any, Any], writes: dict[str, tuple[Any, Any]], tail_bytes: int
+) -> dict[str, Any]:
+    """Return the same of rows (number of a name, at_ns, seen_ns, bytes) in the order of their numbers."""
+    edges = np.searchsorted(reads[:, 0], np.arange(len(names) + 1))
+    _, at_ns, seen_ns, size = reads.T
     kernel, user, lost = [], [], 0
-    for number in range(log.requests.num_rows):
-        before, sent = writes.get(f"ls-{log.run.run}-{number}", (np.empty(0, np.int64), np.empty(0, np.int64)))
+    for number, name in enumerate(names):
+        before, sent = writes.get(name, (np.empty(0, np.int64), np.empty(0, np.int64)))
         mine = slice(edges[number], edges[number + 1])
         arrived = np.cumsum(size[mine])
         head = (arrived[-1] if len(arrived) else 0) - sent.sum() - tail_bytes
@@ -117,7 +128,7 @@ def compare(log: Log, writes: dict[str, tuple[Any, Any]], tail_bytes: int) -> di
         kernel.append(at_ns[mine][at] - before)
         user.append(seen_ns[mine][at] - before)
     if not kernel:
-        return {"chunks": 0, "lost": lost, "note": f"nothing to compare: the run ended as {log.manifest.ended!r}"}
+        return {"chunks": 0, "lost": lost}
     return {
         "chunks": int(sum(map(len, kernel))),
         "lost": lost,
@@ -128,6 +139,8 @@ def compare(log: Log, writes: dict[str, tuple[Any, Any]], tail_bytes: int) -> di
 
 
 def percentiles(values: np.ndarray[Any, Any]) -> dict[str, float]:
-    """Return p50, p99, p99.9, max and min, rounded."""
+    """Return p50, p99, p99.9, max and min, rounded; nothing of nothing."""
+    if len(values) == 0:
+        return {}
     marks = {"p50": 50, "p99": 99, "p99.9": 99.9, "max": 100, "min": 0}
     return {name: round(float(np.percentile(values, mark)), 1) for name, mark in marks.items()}

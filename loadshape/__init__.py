@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from loadshape.fixture import Fixture
     from loadshape.length import Empirical, Fixed, LogNormal, Uniform
     from loadshape.log import Log
+    from loadshape.mix import Mix
     from loadshape.policy import Policy
     from loadshape.prefix import PrefixTree
     from loadshape.recipe import Recipe
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from loadshape.replayer.job import Settings
     from loadshape.report import render
     from loadshape.sanitizer import sanitize
+    from loadshape.session import Sessions
     from loadshape.shape import Shape
     from loadshape.sources import read
     from loadshape.summary import summarize
@@ -45,11 +47,13 @@ __all__ = [
     "Log",
     "LogNormal",
     "Message",
+    "Mix",
     "Poisson",
     "Policy",
     "PrefixTree",
     "Recipe",
     "ReplayError",
+    "Sessions",
     "Settings",
     "Shape",
     "Target",
@@ -73,6 +77,7 @@ _NAMES = {  # module -> what it brings; imported at the first use, so that `impo
     "loadshape.fixture": "Fixture",
     "loadshape.length": "Empirical Fixed LogNormal Uniform",
     "loadshape.log": "Log",
+    "loadshape.mix": "Mix",
     "loadshape.policy": "Policy",
     "loadshape.prefix": "PrefixTree",
     "loadshape.recipe": "Recipe",
@@ -80,6 +85,7 @@ _NAMES = {  # module -> what it brings; imported at the first use, so that `impo
     "loadshape.replayer.job": "Settings",
     "loadshape.report": "render",
     "loadshape.sanitizer": "sanitize",
+    "loadshape.session": "Sessions",
     "loadshape.shape": "Shape",
     "loadshape.sources": "read",
     "loadshape.summary": "summarize",

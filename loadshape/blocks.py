@@ -13,13 +13,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from loadshape.stats import Integers
 from loadshape.trace import Trace
 
-Piece = tuple[int, int, int, int]  # whose segment, from which token, how many, and where a message begins: its role
+Piece = tuple[int, int, int, str | None]  # a segment, from which token, how many, and the role that begins with it
 
 
 def chain_blocks(trace: Trace, block_tokens: int) -> list[list[int]]:
@@ -28,18 +30,18 @@ def chain_blocks(trace: Trace, block_tokens: int) -> list[list[int]]:
     is_answer = pc.equal(trace.segments["kind"], "answer").to_pylist()
     sessions = trace.requests["session"].to_pylist()
     messages = trace.requests["messages"]
-    names: dict[tuple[int, tuple[Piece, ...]], int] = {}
+    names: dict[tuple[int, tuple[tuple[int, Piece], ...]], int] = {}
     chains: list[list[int]] = [[] for _ in sessions]
     for row in order_arrivals(trace).tolist():
         chain = -1
         for block in _cut_blocks(messages[row].as_py(), tokens, block_tokens):
-            told = tuple((sessions[row] + 1 if is_answer[segment] else 0, segment, *rest) for segment, *rest in block)
-            chain = names.setdefault((chain, told), len(names))  # type: ignore[arg-type]
+            told = tuple((sessions[row] + 1 if is_answer[piece[0]] else 0, piece) for piece in block)
+            chain = names.setdefault((chain, told), len(names))
             chains[row].append(chain)
     return chains
 
 
-def order_arrivals(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def order_arrivals(trace: Trace) -> Integers:
     """Return the rows in the order of their due times; a turn that waits comes right behind its predecessor."""
     due = trace.requests["due_ns"].to_pylist()
     last: list[int] = []
@@ -48,19 +50,24 @@ def order_arrivals(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.argsort(np.array(last, np.int64), kind="stable")
 
 
-def _cut_blocks(messages: list[dict], tokens: list[int], block_tokens: int) -> Iterator[list[Piece]]:  # type: ignore[type-arg]
+def _cut_blocks(messages: list[dict[str, Any]], tokens: list[int], block_tokens: int) -> Iterator[list[Piece]]:
     block: list[Piece] = []
     room = block_tokens
-    for message in messages:
-        begins = message["role"]
-        for segment in message["segments"]:
-            at = 0
-            while at < tokens[segment]:
-                taken = min(room, tokens[segment] - at)
-                block.append((segment, at, taken, begins))
-                at, room, begins = at + taken, room - taken, None
-                if room == 0:
-                    yield block
-                    block, room = [], block_tokens
+    for segment, begins in _list_segments(messages):
+        at = 0
+        while at < tokens[segment]:
+            taken = min(room, tokens[segment] - at)
+            block.append((segment, at, taken, None if at else begins))
+            at, room = at + taken, room - taken
+            if room == 0:
+                yield block
+                block, room = [], block_tokens
     if block:
         yield block
+
+
+def _list_segments(messages: list[dict[str, Any]]) -> Iterator[tuple[int, str | None]]:
+    """Yield each segment, with the role of the message that it begins, if it begins one."""
+    for message in messages:
+        for place, segment in enumerate(message["segments"]):
+            yield segment, None if place else message["role"]

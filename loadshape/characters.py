@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 NAME = "control-sequence filter"
-VERSION = 1
+VERSION = 2
 
 _INVISIBLE = {
     "controls": "\x00-\x08\x0b-\x1f\x7f-\x9f",  # C0 and C1 without \t and \n
@@ -40,8 +42,17 @@ _TOKENS = re.compile(
     r"|<\uff5c[^\uff5c<>\s]{1,64}\uff5c>"  # DeepSeek
     r"|</?s>|<<?/?SYS>>?|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]"  # Llama 2, Mistral
     r"|<(?:start_of_turn|end_of_turn|bos|eos|pad|unk)>"  # Gemma
+    r"|</?tool_(?:call|response)s?>"  # Hermes, Qwen
 )
-_SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|<[|\uff5c/s<Sebpu]|\[/?[IATS]|[\u0300-\U0010ffff]|\xad")
+_ROLES = re.compile(
+    r"^[ \t]*(?:#{2,4}[ \t]*(?:Instruction|Response|Input|Human|User|Assistant|System)[ \t]*:"
+    r"|(?:Human|User|Assistant|System|AI|Bot|ChatGPT|USER|ASSISTANT|SYSTEM)[ \t]*:)",
+    re.MULTILINE,
+)
+_IMAGES = re.compile(r"!\[([^\]\n]{0,500})\]\(\s{0,4}[^)\s]{1,4000}(?:\s{1,4}[\"'][^\"'\n]{0,300}[\"'])?\s{0,4}\)")
+_SUSPECT = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0300-\U0010ffff]|<[|\uff5c/s<Sebput]|\[/?[IATS]|!\[|(?:[nrtTIMR]|\bAI)[ \t]*:"
+)
 _CLUSTER = re.compile(r"[\x00-\x7f]?[\x80-\U0010ffff]*", re.DOTALL)  # no ASCII character composes backwards
 
 
@@ -53,7 +64,7 @@ class Filtered:
     """
 
     text: str
-    origins: tuple[int, ...] | None = None
+    origins: array[int] | None = None
 
     def locate(self, start: int, end: int) -> tuple[int, int]:
         """Return the stretch of the original text that became text[start:end]."""
@@ -68,17 +79,17 @@ def filter_text(text: str, counts: Counter[str]) -> Filtered:
     """Return *text* without control sequences, adding to *counts* what each step removed."""
     if not _SUSPECT.search(text):
         return Filtered(text)
-    origins = tuple(range(len(text) + 1))
+    origins = array("I", range(len(text) + 1))
     original = text
-    for step in (_strip, _compose, _blank_tokens):
+    for step in (_strip, _compose, _show_images, _blank_tokens, _blank_roles):
         text, origins = step(text, origins, counts)
     return Filtered(text) if text == original else Filtered(text, origins)
 
 
-_Step = tuple[str, tuple[int, ...]]
+_Step: TypeAlias = "tuple[str, array[int]]"
 
 
-def _strip(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
+def _strip(text: str, origins: array[int], counts: Counter[str]) -> _Step:
     def removals() -> Iterator[tuple[int, int, str]]:
         for match in _STEPS.finditer(text):
             counts[match.lastgroup or ""] += 1
@@ -87,7 +98,7 @@ def _strip(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
     return _rewrite(text, origins, removals())
 
 
-def _compose(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
+def _compose(text: str, origins: array[int], counts: Counter[str]) -> _Step:
     if unicodedata.is_normalized("NFC", text):
         return text, origins
 
@@ -101,19 +112,33 @@ def _compose(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step
     return _rewrite(text, origins, compositions())
 
 
-def _blank_tokens(text: str, origins: tuple[int, ...], counts: Counter[str]) -> _Step:
-    def blanks() -> Iterator[tuple[int, int, str]]:
-        for match in _TOKENS.finditer(text):
-            counts["template_tokens"] += 1
-            yield match.start(), match.end(), " "
+def _show_images(text: str, origins: array[int], counts: Counter[str]) -> _Step:
+    def descriptions() -> Iterator[tuple[int, int, str]]:
+        for match in _IMAGES.finditer(text):
+            counts["images"] += 1
+            yield match.start(), match.end(), match[1]
 
-    return _rewrite(text, origins, blanks())
+    return _rewrite(text, origins, descriptions())
 
 
-def _rewrite(text: str, origins: tuple[int, ...], changes: Iterator[tuple[int, int, str]]) -> _Step:
+def _blank_tokens(text: str, origins: array[int], counts: Counter[str]) -> _Step:
+    return _rewrite(text, origins, _blanks(_TOKENS, text, counts, "template_tokens"))
+
+
+def _blank_roles(text: str, origins: array[int], counts: Counter[str]) -> _Step:
+    return _rewrite(text, origins, _blanks(_ROLES, text, counts, "role_prefixes"))
+
+
+def _blanks(pattern: re.Pattern[str], text: str, counts: Counter[str], name: str) -> Iterator[tuple[int, int, str]]:
+    for match in pattern.finditer(text):
+        counts[name] += 1
+        yield match.start(), match.end(), " "
+
+
+def _rewrite(text: str, origins: array[int], changes: Iterator[tuple[int, int, str]]) -> _Step:
     """Apply sorted, disjoint changes (start, end, new text); new characters come from the change's start."""
     parts: list[str] = []
-    places: list[int] = []
+    places = array("I")
     at = 0
     for start, end, new in changes:
         parts += (text[at:start], new)
@@ -123,4 +148,5 @@ def _rewrite(text: str, origins: tuple[int, ...], changes: Iterator[tuple[int, i
         at = end
     if not parts:
         return text, origins
-    return "".join((*parts, text[at:])), (*places, *origins[at:])
+    places.extend(origins[at:])
+    return "".join((*parts, text[at:])), places

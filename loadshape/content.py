@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -113,6 +113,7 @@ class Author:
     tokenizer: Tokenizer
     seed: int
     envelope: Envelope = NO_ENVELOPE
+    _cut: list[Passages] = field(default_factory=list, init=False, repr=False, compare=False)  # once for all classes
 
     def choose(self, n: int) -> Integers:
         """Return which prompt each of *n* requests takes: a random order, over and over."""
@@ -136,8 +137,8 @@ class Author:
         segments = np.column_stack([len(texts) + opening.passages.reshape(n, -1), which])
         part = Part(segments.ravel(), head + 1, head + text_tokens[which])
         own = _Draft(part, [*texts, *passages.texts], text_tokens, [_number_heads(opening.heads)])
-        paths = self._draw_paths(tree, n, tenants)
-        lead, between, trail = self._measure_gaps(prefixed=True)
+        paths = tree.draw_paths(open_stream(self.seed, "prefix"), n, tenants=tenants)
+        lead, between, trail = self.envelope.surround(prefixed=True)
         levels = tree.fit_before(
             paths,
             part.tokens + lead + between + trail,
@@ -164,7 +165,10 @@ class Author:
         documents = self._quote_documents(retrieval, tokens, tree, passages)
         if tree is not None:
             paths, levels = self._fit_prefix(tree, tokens, documents, passages, tenants)
-            prefix, branch = self._write_prefix(paths, levels, passages), tree.find_tenants(paths)
+            branch = tree.find_tenants(paths)
+            if retrieval is not None:  # documents are the same whichever prefix there was no room for
+                paths = np.where(levels > 0, paths, NONE)
+            prefix = self._write_prefix(paths, levels, passages)
         others = documents.part.tokens if prefix is None else documents.part.tokens + prefix.part.tokens
         own_tokens = tokens - others - self._count_template(None if prefix is None else prefix.part)
         if not self.envelope.is_empty:
@@ -179,29 +183,23 @@ class Author:
 
         It has tokens[i] tokens in all. Each block has *block_tokens* but the last, which has what is left; tokens
         beyond the hashed blocks are text of the request's own. A block of equal hash is equal text, as far as both
-        go; of different hashes, different from its first tokens on. Raises RecipeError when a request has more
-        blocks than tokens for them, or blocks are too small to tell them apart.
+        go; of different hashes, different from its first tokens on. Where the end of a chat template would fall into
+        a whole block that others share, the request is longer by that. Raises RecipeError when a request has
+        more blocks than tokens for them, or blocks are too small to tell them apart.
         """
-        lead, trail = self.envelope.measure(("user",))
-        beyond = np.flatnonzero(counts > -(-tokens // block_tokens))
-        if len(beyond):
-            row = int(beyond[0])
-            raise RecipeError(
-                f"hashes: expected at most one for each {block_tokens} tokens, found {counts[row]} for the "
-                f"{tokens[row]} tokens of request {row}; check block_tokens"
-            )
         blocks, passages = Blocks.of(hashes, counts), self._cut_passages()
+        _check_blocks(counts, tokens, block_tokens)
+        lead, trail = self.envelope.measure(("user",))
+        begins, ends = blocks.place * block_tokens - lead, (blocks.place + 1) * block_tokens - lead
+        whole = np.where(blocks.count_uses() > 1, ends, 0) * (ends + lead <= tokens[blocks.row])
         text_tokens = np.maximum(tokens - lead - trail, 1)
-        begins = np.maximum(blocks.place * block_tokens - lead, 0)
-        ends = np.minimum((blocks.place + 1) * block_tokens - lead, text_tokens[blocks.row])
-        sizes = np.maximum(ends - begins, 0)
-        rest = text_tokens - np.bincount(blocks.row, sizes, minlength=len(counts)).astype(np.int64)
-        own = self._weave_blocks(blocks, sizes, rest, passages)
+        np.maximum.at(text_tokens, blocks.row, whole)
+        sizes = np.maximum(np.minimum(ends, text_tokens[blocks.row]) - np.maximum(begins, 0), 0)
+        rest = text_tokens - _sum_rows(blocks.row, sizes, len(counts))
         shared = blocks.measure_shared(sizes)
         again = np.arange(len(counts)) > 0
-        shared += again * lead + np.where(again & (shared == text_tokens), trail, 0)
-        content = self._finish(own)
-        return replace(content, shared_tokens=np.minimum(shared, content.input_tokens))
+        shared = shared + again * lead + np.where(again & (shared == text_tokens), trail, 0)
+        return replace(self._finish(self._weave_blocks(blocks, sizes, rest, passages)), shared_tokens=shared)
 
     def encode(self, content: Content) -> list[list[int]]:
         """Return the token ids of each text of *content*, for prompts that are ids: as many as `text_tokens` says.
@@ -217,29 +215,20 @@ class Author:
         return self._cut_passages().list_slot_words(self.tokenizer)
 
     def _cut_passages(self) -> Passages:
-        return Passages.of(self.prompts, self.tokenizer, open_stream(self.seed, "passages"), self.envelope)
-
-    def _draw_paths(self, tree: PrefixTree, n: int, tenants: Integers | None) -> Integers:
-        return tree.draw_paths(open_stream(self.seed, "prefix"), n, tenants=tenants)
-
-    def _measure_gaps(self, *, prefixed: bool) -> tuple[int, int, int]:
-        """Return the tokens before the prefix (or the own part), between both, and after the own part."""
-        if self.envelope.is_empty:
-            return 0, 0, 0
-        if self.envelope.special:  # a completion is one text
-            prefixed = False
-        gaps = self.envelope.measure(("system", "user") if prefixed else ("user",))
-        return (gaps[0], gaps[1] if prefixed else 0, gaps[-1])
+        if not self._cut:
+            stream = open_stream(self.seed, "passages")
+            self._cut.append(Passages.of(self.prompts, self.tokenizer, stream, self.envelope))
+        return self._cut[0]
 
     def _count_template(self, prefix: Part | None) -> Integers | int:
-        alone = sum(self._measure_gaps(prefixed=False))
+        alone = sum(self.envelope.surround(prefixed=False))
         if prefix is None:
             return alone
-        return np.where(prefix.counts > 0, sum(self._measure_gaps(prefixed=True)), alone)
+        return np.where(prefix.counts > 0, sum(self.envelope.surround(prefixed=True)), alone)
 
     def _count_reused(self, tree: PrefixTree, paths: Integers, levels: Integers, elements: Sequence[Element]) -> int:
         """Return how many tokens around a prefix of *levels* all requests share: with few words, some begin alike."""
-        lead, between, _ = self._measure_gaps(prefixed=True)
+        lead, between, _ = self.envelope.surround(prefixed=True)
         ahead = _fill(len(paths), lead)
         behind = [*_fill(len(paths), between), *elements]
         if tree.hit_rate is not None and not levels.any():
@@ -253,8 +242,10 @@ class Author:
         self, tree: PrefixTree, tokens: Integers, documents: _Draft, passages: Passages, tenants: Integers | None
     ) -> tuple[Integers, Integers]:
         """Return the paths of requests of *tokens* tokens in all, and the prefix tokens of each level."""
-        paths, heads = self._draw_paths(tree, len(tokens), tenants), passages.number_heads(len(tokens))
-        lead, between, trail = self._measure_gaps(prefixed=True)
+        n = len(tokens)
+        paths = tree.draw_paths(open_stream(self.seed, "prefix"), n, tenants=tenants)
+        heads = passages.number_heads(n)
+        lead, between, trail = self.envelope.surround(prefixed=True)
         elements = [*documents.elements, (heads, np.ones_like(heads))]
         spare = documents.part.tokens + heads.shape[1] + lead + between + trail
         levels = np.zeros_like(paths)
@@ -285,7 +276,7 @@ class Author:
         if retrieval is None:
             return _Draft(Part.none(len(tokens)), [], np.empty(0, np.int64))
         documents = retrieval.draw_documents(open_stream(self.seed, "documents"), len(tokens))
-        around = sum(self._measure_gaps(prefixed=tree is not None))
+        around = sum(self.envelope.surround(prefixed=tree is not None))
         levels = retrieval.fit(tokens, spare=around + passages.count_head(len(tokens)))
         present = levels > 0
         used, which = rank_values(documents[present])
@@ -317,7 +308,7 @@ class Author:
         n = len(own.part.counts)
         before = prefix or _Draft(Part.none(n), [], np.empty(0, np.int64))
         there = before.part.counts > 0
-        lead, between, trail = self._measure_gaps(prefixed=prefix is not None)
+        lead, between, trail = self.envelope.surround(prefixed=prefix is not None)
         gap = _fill(n, between)
         elements = [
             *((there[:, None].astype(np.int64), sizes) for _, sizes in _fill(n, lead)),
@@ -338,8 +329,20 @@ class Author:
             prefix=replace(before.part, segments=prefix_segments),
             own=replace(own.part, segments=own_segments),
             shared_tokens=_measure(elements) if elements else np.zeros(n, np.int64),
-            template_tokens=self._count_template(before.part) + np.zeros(n, np.int64),
+            template_tokens=self._count_template(prefix and prefix.part) + np.zeros(n, np.int64),
             tenants=tenants,
+        )
+
+
+def _check_blocks(counts: Integers, tokens: Integers, block_tokens: int) -> None:
+    if len(counts) != len(tokens):
+        raise RecipeError(f"tokens: expected a number for each of {len(counts)} requests, found {len(tokens)}")
+    beyond = np.flatnonzero(counts > -(-tokens // block_tokens))
+    if len(beyond):
+        row = int(beyond[0])
+        raise RecipeError(
+            f"hashes: expected at most one for each {block_tokens} tokens, found {counts[row]} for the {tokens[row]} "
+            f"tokens of request {row}; check block_tokens"
         )
 
 

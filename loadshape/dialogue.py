@@ -108,7 +108,7 @@ class Dialogue:
         """Return the shared tokens of each row: *shared* of first turns, then all of the turn before."""
         rows = np.r_[0, self.input_tokens[:-1]]
         rows[self.turn == 0] = shared
-        return rows
+        return np.asarray(rows)
 
     def lead_with(self, segment: int, tokens: int) -> Dialogue:
         """Return the dialogue with a *segment* at the very front of every session."""

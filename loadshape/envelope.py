@@ -69,6 +69,17 @@ class Envelope:
             return (0,) * (len(roles) + 1)
         return _measure(self, roles)
 
+    def surround(self, *, prefixed: bool) -> tuple[int, int, int]:
+        """Return the tokens before the prefix (or the own part), between both, and after the own part of a request.
+
+        The prefix of a chat is a system message of its own; a completion is one text.
+        """
+        if prefixed and not self.special:
+            before, between, after = self.measure(("system", "user"))
+            return before, between, after
+        before, after = self.measure(("user",))
+        return before, 0, after
+
     def count(self, requests: Sequence[Messages]) -> list[int]:
         """Return the tokens of each request as the server counts them; of its texts alone in an empty envelope."""
         assert self.tokenizer is not None, "nobody counts"

@@ -30,7 +30,7 @@ from loadshape.digest import digest_json, digest_parts, digest_table
 from loadshape.errors import FixtureError
 from loadshape.manifest import NAME, building, find_member, read_manifest, write_manifest
 from loadshape.provenance import Account, Provenance
-from loadshape.sanitizer import Clean, Finding, Sanitized
+from loadshape.sanitizer import Clean, Finding, Lengths, Sanitized
 from loadshape.version import __version__
 
 VERSION = 1
@@ -92,6 +92,7 @@ class FixtureManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     policy: PolicyRecord
     filters: list[FilterRecord]
     recognizers: dict[str, str]
+    lengths: Lengths | None = None
     files: list[str]
     tool: str
     created_at: str
@@ -276,6 +277,7 @@ def _describe(folder: Path, clean: Sanitized, totals: _Totals) -> FixtureManifes
         policy=PolicyRecord(policy.name, policy.digest, policy.content),
         filters=[FilterRecord(characters.NAME, characters.VERSION, clean.filtered)],
         recognizers=clean.versions,
+        lengths=clean.lengths,
         files=[CONVERSATIONS, FINDINGS],
         tool=f"loadshape {__version__}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

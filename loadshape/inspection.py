@@ -17,7 +17,7 @@ from loadshape.errors import InputError
 from loadshape.fixture import Fixture
 from loadshape.log import RUN_NAME, Log
 from loadshape.manifest import NAME, read_plain
-from loadshape.trace import Trace
+from loadshape.trace import Derivation, Trace
 
 Folder = Fixture | Trace | Log
 _OPENERS: dict[str, Callable[[Path], Folder]] = {
@@ -52,9 +52,21 @@ def describe_folder(folder: Folder) -> dict[str, Any]:
     about: dict[str, Any] = msgspec.to_builtins(folder.manifest)
     for verbatim in ("recipe", "policy", "shards"):
         about.pop(verbatim, None)
+    if isinstance(folder, Trace) and folder.manifest.derivation:
+        about["derivation"] = _describe_derivation(folder.manifest.derivation)
     if isinstance(folder, Log):
         about["rows"] = {"requests": folder.requests.num_rows, "reads": folder.reads.num_rows}
     return about
+
+
+def _describe_derivation(derivation: Derivation) -> dict[str, Any]:
+    """What was done to which traces, and the arrivals of those before."""
+    parents = {}
+    for parent in derivation.parents:
+        before = {key: parent.statistics.get(key) for key in ("rate_hz", "gap_cv", "dispersion")}
+        further = _describe_derivation(parent.derivation) if parent.derivation else None
+        parents[parent.digest] = {"name": parent.name, **before, "derivation": further}
+    return {"operation": derivation.operation, **derivation.arguments, "of": parents}
 
 
 def write_lines(about: dict[str, Any], indent: str = "") -> list[str]:

@@ -79,7 +79,8 @@ def check_loop(loop: Loop, workers: int) -> None:
     for name, total in (("slots", loop.slots), ("cap", loop.cap)):
         if total is not None and total < workers:
             raise TraceError(
-                f"loop.{name}: {total} cannot be split over {workers} processes; set processes = {total} in the run file"
+                f"loop.{name}: {total} cannot be split over {workers} processes; "
+                f"set processes = {total} in the run file"
             )
 
 

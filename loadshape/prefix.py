@@ -131,7 +131,7 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             carried = np.r_[0, np.cumsum(in_blocks[order])][below] + prefix * (len(room) - below)
             shared = carried - self._first_uses(prefix, paths) + reused
             best = self._solve(prefix, shared, np.full(len(prefix), tokens.sum()))
-        return self._divide(np.where(room >= best, best, in_blocks), self._bounds(np.array([best]))[0])
+        return _divide(np.where(room >= best, best, in_blocks), self._bounds(np.array([best]))[0])
 
     def fit_before(self, paths: Integers, tokens: Integers, *, reused: int = 0, lead: int = 0) -> Integers:
         """Return the prefix tokens of each level (n x depth) to put before *tokens* tokens of each request's own.
@@ -151,7 +151,7 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             prefix = self._candidates()
             shared = prefix * n - self._first_uses(prefix, paths) + reused
             best = self._solve(prefix, shared, prefix * n + tokens.sum())
-        return self._divide(np.full(n, best), self._bounds(np.array([best]))[0])
+        return _divide(np.full(n, best), self._bounds(np.array([best]))[0])
 
     def _choose(self, branches: int, uniform: Floats) -> Integers:
         weights = np.arange(1, branches + 1) ** -self.zipf
@@ -182,9 +182,6 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         return int(prefix[best])
 
-    def _divide(self, carried: Integers, bounds: Integers) -> Integers:
-        return np.asarray(np.clip(carried[:, None] - bounds[:-1], 0, np.diff(bounds)))
-
     def _carry(self, blocks: Integers) -> Integers:
         """Return what all requests carry, which have room for *blocks*, if the prefix is 0, 1, 2, ... blocks long."""
         most = min(int(blocks.max(initial=0)), MAX_PREFIX_TOKENS // self.block_tokens)
@@ -201,7 +198,7 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         whole = (n * part).astype(np.int64) > ((n - 1) * part).astype(np.int64)  # evenly among the requests
         taken = np.minimum(blocks, np.where(whole, length, length - 1))
         bounds = np.maximum(self._bounds(np.array([length]))[0] * self.block_tokens - lead, 0)
-        return self._divide(np.maximum(taken * self.block_tokens - lead, 0), bounds)
+        return _divide(np.maximum(taken * self.block_tokens - lead, 0), bounds)
 
     def _solve_blocks(self, rates: Floats) -> tuple[int, float]:
         """Return the length of the prefix in blocks, and which part of the requests carries all of it."""
@@ -221,3 +218,8 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         low, high = rates[length - 1], rates[length]
         return length, float((self.hit_rate - low) / (high - low))
+
+
+def _divide(carried: Integers, bounds: Integers) -> Integers:
+    """Return how many of *carried* tokens lie in each level between *bounds*."""
+    return np.asarray(np.clip(carried[:, None] - bounds[:-1], 0, np.diff(bounds)))

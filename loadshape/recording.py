@@ -24,14 +24,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadshape.digest import digest_file
+from loadshape.digest import digest_file, digest_json
 from loadshape.errors import SourceError
 from loadshape.provenance import NOT_STATED, Account, Provenance
 from loadshape.sources.container import HUB
 from loadshape.sources.entry import Entry, Fault
 from loadshape.sources.known import KNOWN_INPUTS
 from loadshape.sources.layout import Layout, parse_columns
-from loadshape.sources.requests import COLUMNS, find_layout, guess_format, open_entries
+from loadshape.sources.requests import COLUMNS, SERVEGEN, find_layout, guess_format, open_entries
+from loadshape.sources.servegen import read_servegen
 from loadshape.stats import Integers
 from loadshape.tick import find_tick, is_quantised
 from loadshape.units import NS_PER_S
@@ -64,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockNames:
     """Names of blocks: request i has the next counts[i] of `names`, of `tokens` tokens each but its last."""
 
     counts: Integers
@@ -86,7 +87,7 @@ class Recording:
     think_ns: Integers
     input_tokens: Integers
     output_tokens: Integers
-    blocks: Blocks | None
+    blocks: BlockNames | None
     entries: Sequence[Entry]
     duration_s: float | None
     facts: Facts
@@ -103,12 +104,14 @@ class Recording:
         columns: str | None = None,
         window_s: tuple[float, float] | None = None,
         output_tokens: int | None = None,
+        seed: int = 0,
     ) -> Recording:
         """Read a request trace in a named format, with named *columns*, or in the only format that it can be.
 
         Of the file only what lies in *window_s*, seconds after its first row, is taken. A request whose
         answer's length is not said, or is 0 because it failed, is left out and counted unless it is to want
-        *output_tokens*. Raises SourceError.
+        *output_tokens*. Clients of servegen are no recording: they need a window, and are drawn in *seed*.
+        Raises SourceError.
         """
         path, guessed_by = Path(path), ""
         layout = parse_columns(columns) if columns else None
@@ -117,7 +120,12 @@ class Recording:
         elif format is None:
             format, guessed_by = guess_format(path)
         draft = _Draft(window_s, output_tokens)
-        for entry in open_entries(format, path, layout):
+        if format == SERVEGEN:
+            draft.begin_at(window_s)
+            entries = read_servegen(path, window_s or (0.0, 0.0), seed)
+        else:
+            entries = open_entries(format, path, layout)
+        for entry in entries:
             draft.add(entry)
         layout = layout or find_layout(format)
         return draft.finish(layout, format=format, provenance=_describe(path, format, layout), guessed_by=guessed_by)
@@ -136,6 +144,12 @@ class _Draft:
         self._dropped = Counter[str]()
         self._odd = Counter[str]()
         self._problem = ""
+
+    def begin_at(self, window_s: tuple[float, float] | None) -> None:
+        """Expect entries that count from the begin of the window. Raises SourceError where there is none."""
+        if window_s is None:
+            raise SourceError("window: expected which part of the clients' days to draw, such as 10h-10h10min")
+        self._first_ns, self._window_ns = 0, (0, round((window_s[1] - window_s[0]) * NS_PER_S))
 
     def add(self, entry: Entry | Fault) -> None:
         """Keep an entry, or count why not."""
@@ -260,7 +274,7 @@ class _Draft:
         self._odd["duplicate"] = len(self._kept) - len({_identify(time, entry) for time, entry in rows})
         return order, at_ns[order]
 
-    def _name_blocks(self, entries: Sequence[Entry], input_tokens: Integers, tokens: int) -> Blocks | None:
+    def _name_blocks(self, entries: Sequence[Entry], input_tokens: Integers, tokens: int) -> BlockNames | None:
         listed = [entry.blocks or () for entry in entries]
         if not any(listed):
             return None
@@ -279,7 +293,7 @@ class _Draft:
         if is_stated:
             self._odd["blocks_beyond_prompt"] = int((told > fit).sum())
             self._odd["blocks_missing"] = int(((told > 0) & (told < fit)).sum())
-        return Blocks(np.minimum(told, fit), np.array(named, np.int64), tokens)
+        return BlockNames(np.minimum(told, fit), np.array(named, np.int64), tokens)
 
 
 def _identify(time: int, entry: Entry) -> int:
@@ -317,6 +331,11 @@ def _list_columns(layout: Layout) -> dict[str, Any]:
 def _describe(path: Path, format: str, layout: Layout) -> Provenance:
     if str(path).startswith(HUB):
         return Provenance(source=format, name=str(path), bytes=0, sha256="", note="streamed from the hub: no hash")
+    if path.is_dir():
+        files = {it.name: digest_file(it) for it in sorted(path.iterdir()) if it.is_file()}
+        size = sum((path / name).stat().st_size for name in files)
+        note = "the hash is that of the names and hashes of its files"
+        return Provenance(source=format, name=path.name, bytes=size, sha256=digest_json(files), note=note)
     sha256 = digest_file(path)
     known = KNOWN_INPUTS.get(sha256)
     like = f"in the format of {layout.published}; whether it is that data set is not known" if layout.published else ""

@@ -99,13 +99,11 @@ def _suggest_key(problem: str) -> str:
     if found is None:
         return ""
     key, section = found[1], (found[2] or "").partition("[")[0]
-    keys = msgspec.structs.fields(_SECTIONS.get(section, RunFile))
-    near = difflib.get_close_matches(key, [it.encode_name for it in keys], n=1)
-    elsewhere = [
-        name for name, kind in _SECTIONS.items() if key in {it.encode_name for it in msgspec.structs.fields(kind)}
-    ]
-    if elsewhere:
-        return f"; {key} belongs into the section [{elsewhere[0]}]"
+    keys = {name: [it.encode_name for it in msgspec.structs.fields(kind)] for name, kind in _SECTIONS.items()}
+    for name, known in keys.items():
+        if key in known:
+            return f"; {key} belongs into the section {'[[targets]]' if name == 'targets' else f'[{name}]'}"
+    near = difflib.get_close_matches(key, keys.get(section, list(keys)), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -36,6 +36,7 @@ from loadshape.errors import RecipeError
 from loadshape.layout import lay_tables, mark_patience, name_rows, recount, time_turns
 from loadshape.length import Context, Joint, Length
 from loadshape.material import Material, describe_fixture
+from loadshape.patience import Patience
 from loadshape.picture import Images
 from loadshape.population import Population
 from loadshape.portrait import measure_shared_tokens, measure_trace
@@ -46,7 +47,6 @@ from loadshape.session import Sessions
 from loadshape.stats import Integers
 from loadshape.tokenizer import Estimate, Tokenizer
 from loadshape.trace import APIS, RESERVED, Loop, Trace
-from loadshape.wait import Patience
 
 STREAMS = (
     *("arrivals", "content", "passages", "prefix", "prefix.text", "documents", "documents.text"),
@@ -200,7 +200,7 @@ class _Draft:
         if fixture is None:
             if shape.needs_fixture:
                 missing = "outputs" if shape.is_composed else "inputs"
-                raise RecipeError(f"{missing}: expected lengths, since there is no fixture to take them from")
+                raise RecipeError(f"{missing}: expected lengths, since there is no fixture to take them from; name one")
             return []
         if shape.sessions is None or shape.is_composed:
             self.told = [[(prompt, answer)] for prompt, answer in fixture.prompts() if prompt]

@@ -82,6 +82,10 @@ class Blocks:
         """How many different hashes there are."""
         return int(self.number.max(initial=-1)) + 1
 
+    def count_uses(self) -> Integers:
+        """Return for each block how many requests have it."""
+        return np.asarray(np.bincount(self.number)[self.number])
+
     def count_strays(self) -> int:
         """Return how many blocks stand elsewhere, or after another block, than where their hash was first used."""
         return int(self._find_strays().sum())

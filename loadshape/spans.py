@@ -51,21 +51,6 @@ def replace_spans(text: str, spans: Sequence[Span], placeholders: Sequence[str])
     return "".join((*parts, text[at:]))
 
 
-class Placeholders:
-    """Names for what was removed from one conversation: the same text, the same name, in every turn."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._counts: dict[str, int] = {}
-
-    def name(self, entity: str, surface: str) -> str:
-        """Return "<ENTITY_n>"; case and blanks of *surface* do not matter."""
-        key = (entity, " ".join(surface.casefold().split()))
-        if key not in self._numbers:
-            self._counts[entity] = self._numbers[key] = self._counts.get(entity, 0) + 1
-        return f"<{entity}_{self._numbers[key]}>"
-
-
 def _with_marks(span: Span, text: str) -> Span:
     end = span.end
     while end < len(text) and unicodedata.combining(text[end]):

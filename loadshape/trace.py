@@ -36,7 +36,8 @@ from loadshape.version import __version__
 VERSION = 1
 APIS = ("chat", "completions")
 RESERVED = ("model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens")  # of a request's body
-SEGMENT_KINDS = ("text", "token_ids", "json", "image", "answer", "slot")  # grows at its end: see _check_names
+SEGMENT_KINDS = ("text", "token_ids", "json", "image", "answer", "slot")
+OLDER_KINDS = SEGMENT_KINDS[:5]  # of traces from before there were slots
 
 _API = pa.dictionary(pa.int8(), pa.string())
 _MESSAGE = pa.struct([("role", _API), ("segments", pa.list_(pa.uint32()))])
@@ -107,6 +108,7 @@ class TraceManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     seed: int | None = None
     streams: tuple[str, ...] = ()
     recipe: str | None = None
+    settings: dict[str, str] = {}
     fixture: dict[str, Any] | None = None
     recording: dict[str, Any] | None = None
     tokenizer: dict[str, Any] = {}
@@ -200,7 +202,7 @@ def check_tables(requests: pa.Table, segments: pa.Table, loop: Loop) -> None:
     messages = pc.list_flatten(requests["messages"])
     _check_names("requests.api", requests["api"], APIS)
     _check_names("requests.messages.role", pc.struct_field(messages, "role"), ROLES)
-    _check_names("segments.kind", segments["kind"], SEGMENT_KINDS)
+    _check_names("segments.kind", segments["kind"], SEGMENT_KINDS, OLDER_KINDS)
     number = np.asarray(requests["request"])
     if not np.array_equal(np.sort(number), np.arange(rows)):
         raise TraceError("requests.request: expected every number from 0 to rows - 1 once")
@@ -212,10 +214,10 @@ def check_tables(requests: pa.Table, segments: pa.Table, loop: Loop) -> None:
         raise TraceError(f"requests: names segment {top}, but there are only {segments.num_rows}")
 
 
-def _check_names(field: str, column: pa.ChunkedArray, names: tuple[str, ...]) -> None:
+def _check_names(field: str, column: pa.ChunkedArray, names: tuple[str, ...], *older: tuple[str, ...]) -> None:
     for chunk in column.chunks:
         found = tuple(chunk.dictionary.to_pylist())
-        if not found or found != names[: len(found)]:  # an older trace knows fewer
+        if found not in (names, *older):
             raise TraceError(
                 f"{field}: expected every batch to have the dictionary {', '.join(names)}, found "
                 f"{', '.join(map(str, found))}; upgrade loadshape if the trace is a later one's, or shape it anew"

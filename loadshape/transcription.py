@@ -71,7 +71,10 @@ def transcribe(
     script = _Script(recording, author)
     requests = _lay_requests(recording, due_ns, script)
     segments = script.lay_segments()
-    requests = put_column(requests, "shared_tokens", measure_shared_tokens(requests, segments))
+    shared_tokens = script.shared_tokens
+    if (recording.input_tokens == UNKNOWN).any():  # texts of the file share by whole messages
+        shared_tokens = np.maximum(shared_tokens, measure_shared_tokens(requests, segments))
+    requests = put_column(requests, "shared_tokens", shared_tokens)
     order = np.lexsort((recording.turn, recording.session))
     requests = put_column(requests.take(order), "request", np.arange(len(order)))
     duration_s = recording.duration_s or float(max(0, due_ns.max())) / NS_PER_S
@@ -164,7 +167,8 @@ class _Said:
 class _Script:
     """The segments of a trace and who uses which; requests whose text is written here come first.
 
-    `rows` are the recording's rows in this order, `origin` says where the texts come from.
+    `rows` are the recording's rows in this order, `origin` says where the texts come from. `shared_tokens`,
+    in the order of the recording, are what is known to be shared beyond whole segments.
     """
 
     def __init__(self, recording: Recording, author: Author) -> None:
@@ -173,6 +177,7 @@ class _Script:
         self._segments: list[tuple[str, str | None, list[int] | None]] = []  # kind, text, token ids
         self._tokens: list[int] = []
         self._numbers: dict[tuple[str, Any], int] = {}
+        self.shared_tokens = np.zeros(len(recording), np.int64)
         is_told = recording.input_tokens == UNKNOWN
         self.rows = np.argsort(is_told, kind="stable")
         written, told = np.split(self.rows, [int((~is_told).sum())])
@@ -205,6 +210,7 @@ class _Script:
             content = self._author.weave(blocks.names, blocks.counts[rows], tokens, block_tokens=blocks.tokens)
         self._segments += [("text", text, None) for text in content.texts]
         self._tokens += content.text_tokens.tolist()
+        self.shared_tokens[rows] = content.shared_tokens
         part = content.prefix.follow(content.own)
         ones = np.ones(len(rows), np.int64)
         return _Said(ones, ones * _USER, part.counts, part.segments, content.input_tokens)
@@ -267,6 +273,7 @@ def _lay_requests(recording: Recording, due_ns: Integers, script: _Script) -> pa
         "input_tokens": script.said.tokens,
         "output_tokens": recording.output_tokens[rows],
         "shared_tokens": np.zeros(n, np.int64),
+        "tenant": [entry.tenant for entry in entries],
         "params": script.params,
     }
     arrays = [_fit(columns.get(field.name, [None] * n), field.type) for field in REQUESTS]

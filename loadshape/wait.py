@@ -2,7 +2,7 @@
 #
 # Law: a wait is a pure value with one method: for a generator and a number it returns as many whole
 # nanoseconds, none below zero. Nobody waits here; what a wait is for is said by whoever holds it: the think
-# time of a session (session.py), the delay of requests that follow others (mix.py), the patience of a user.
+# time of a session (session.py), the delay of requests that follow others (mix.py), patience (patience.py).
 #
 # Theory. Exponential pauses have no memory; those of people are skewed further: a lognormal is short mostly
 # and long now and then, with the mean at median * exp(sigma^2 / 2). Neither has an end, and one pause of an hour
@@ -10,7 +10,7 @@
 #
 # Every wait is rounded to whole microseconds, so that the last bit of a logarithm does not matter (randomness.py).
 
-"""Waits as values: FixedWait, UniformWait, ExponentialWait, LogNormalWait; and Patience, which ends requests."""
+"""Waits as values: FixedWait, UniformWait, ExponentialWait, LogNormalWait."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ import msgspec
 import numpy as np
 
 from loadshape.bounds import check_number
-from loadshape.errors import RecipeError
-from loadshape.length import Empirical, Fixed, Histogram, LogNormal, Normal, ParetoMix, Uniform
 from loadshape.randomness import draw_exponentials, draw_normals
 from loadshape.stats import Floats, Integers
 
@@ -101,30 +99,6 @@ class LogNormalWait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 AnyWait = FixedWait | UniformWait | ExponentialWait | LogNormalWait
-
-
-class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`share` of the requests are ended by their client: when `after` is over, or when `tokens` have come.
-
-    With both, whichever is first. The time counts from the instant that the request is due.
-    """
-
-    share: float = 1.0
-    after: AnyWait | None = None
-    tokens: Fixed | Uniform | Normal | LogNormal | ParetoMix | Histogram | Empirical | None = None
-
-    def __post_init__(self) -> None:
-        check_number("share", self.share, above=0, most=1, remedy="it is the part that gives up, such as 0.1")
-        if self.after is None and self.tokens is None:
-            raise RecipeError("after: expected a wait, or tokens to give up after, found neither")
-
-    def draw(self, rng: np.random.Generator, n: int) -> tuple[Integers, Integers | None, Integers | None]:
-        """Return which of *n* requests give up (numbers), and for those the ns and the tokens after which."""
-        order, waiting, counting = rng.spawn(3)
-        rows = np.flatnonzero(order.random(n) < self.share)
-        after_ns = None if self.after is None else self.after.draw_ns(waiting, n)[rows]
-        tokens = None if self.tokens is None else self.tokens.draw(counting, n)[rows]
-        return rows, after_ns, tokens
 
 
 def _round(seconds: Floats) -> Integers:

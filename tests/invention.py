@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from loadshape.conversation import Conversation, Message
+
 _TEXT = (
     "a garden needs water in the morning so ask how much rain fell and write it down before noon then sort the "
     "list by name or size with a small function that returns every third value of its input while café owners "
@@ -33,6 +35,15 @@ class InventedFixture:
         ]
         policy = SimpleNamespace(name="none", digest="00" * 32)
         self.manifest = SimpleNamespace(conversations=size, provenance=None, policy=policy)
+
+    def __iter__(self) -> Iterator[Conversation]:
+        """Yield conversations of 1, 2, 3, 4, 1, ... pairs each."""
+        begin, number = 0, 0
+        while begin < len(self.pairs):
+            pairs = self.pairs[begin : begin + 1 + number % 4]
+            messages = [part for asked, told in pairs for part in (Message("user", asked), Message("assistant", told))]
+            yield Conversation(f"invented-{number}", tuple(messages))
+            begin, number = begin + len(pairs), number + 1
 
     def prompts(self) -> Iterator[tuple[str, str]]:
         """Yield the pairs."""

@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadshape.arrival import Arrival, Burst, Constant, Gamma, Poisson, Superposition, measure_offered_hz, superpose
+from loadshape import arrival
+from loadshape.arrival import (
+    Arrival,
+    Burst,
+    Constant,
+    Diurnal,
+    Gamma,
+    Hawkes,
+    Mmpp,
+    OnOff,
+    Poisson,
+    Rate,
+    Recorded,
+    Sinusoid,
+    Superposition,
+    Weibull,
+    Window,
+    Windows,
+    measure_offered_hz,
+    superpose,
+)
 from loadshape.errors import RecipeError
 from loadshape.randomness import open_stream
 from loadshape.stats import dispersion, variation
 
 S = 1_000_000_000
+PUBLISHED = "1e60892458ffb2832a3bde05cc61aa954311f01b3e9a4469c348b59059626d51"
 PROCESSES = [
     Constant(rate_hz=30),
     Poisson(rate_hz=40),
     Gamma(rate_hz=40, cv=0.3),
     Gamma(rate_hz=40, cv=3),
+    Gamma(rate_hz=40, burstiness=0.25),
+    Weibull(rate_hz=40, cv=2),
+    Weibull(rate_hz=40, shape=1.5),
+    Mmpp(rates_hz=(10, 80, 0), sojourns_s=(8, 2, 1)),
+    Mmpp(rates_hz=(10, 80), generator=((-0.1, 0.1), (0.5, -0.5))),
+    OnOff(rate_hz=100, on_s=1, off_s=2),
+    Hawkes(base_hz=10, branching=0.7, delay_s=0.4),
+    Rate(points=((0, 10), (30, 60), (50, 0))),
+    Rate(points=((0, 10), (10, 60), (30, 20)), between="hold", cv=2),
+    Sinusoid(mean_hz=40, amplitude_hz=30, period_s=20, phase=0.25),
+    Diurnal(mean_hz=40, weights=(1, 3, 5, 2), day_s=30, start_s=11),
+    Windows((Window(0, 20), Window(10, 50, cv=3, family="weibull"), Window(30, 0), Window(40, 30, cv=0.5))),
+    Windows((Window(5, 20), Window(10, 50, cv=2)), end_s=33),
     Burst(at_s=20, rate_hz=300, for_s=5),
     Poisson(rate_hz=40) + Burst(at_s=20, rate_hz=300, for_s=5),
+    Mmpp(rates_hz=(10, 80), sojourns_s=(8, 2)) + Hawkes(base_hz=10, branching=0.7, delay_s=0.4),
 ]
 
 
@@ -52,6 +90,15 @@ def test_times_are_sorted_whole_microseconds_inside_of_the_run(process: Arrival)
 def test_same_seed_same_times_and_another_seed_others(process: Arrival) -> None:
     assert np.array_equal(draw(process, 60), draw(process, 60))
     assert isinstance(process, Constant) or not np.array_equal(draw(process, 60), draw(process, 60, seed=8))
+
+
+def test_draws_are_those_that_were_published() -> None:
+    """Another value here is another trace for the same recipe and seed, on this machine or since the last release."""
+    drawn = hashlib.sha256()
+    for process in PROCESSES:
+        for seed in range(3):
+            drawn.update(draw(process, 60, seed).tobytes())
+    assert drawn.hexdigest() == PUBLISHED
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=str)
@@ -106,8 +153,125 @@ def test_gamma_has_its_rate_from_the_start_and_its_variation(cv: float) -> None:
 
 
 def test_gamma_speaks_of_burstiness_as_vllm_does() -> None:
-    assert Gamma.of_burstiness(10, 0.25).cv == pytest.approx(2.0)
-    assert Gamma(rate_hz=10, cv=2).burstiness == pytest.approx(0.25)
+    assert Gamma(rate_hz=10, burstiness=0.25).expect_gap_cv() == pytest.approx(2.0)
+    assert Gamma(rate_hz=10, cv=2).shape == pytest.approx(0.25)
+    assert np.array_equal(draw(Gamma(rate_hz=10, burstiness=0.25), 60), draw(Gamma(rate_hz=10, cv=2), 60))
+
+
+def test_weibull_speaks_of_its_shape() -> None:
+    assert Weibull(rate_hz=10, shape=0.5).expect_gap_cv() == pytest.approx(math.sqrt(5))
+    assert np.array_equal(draw(Weibull(rate_hz=10, shape=0.5), 60), draw(Weibull(rate_hz=10, cv=math.sqrt(5)), 60))
+    exponential = Weibull(rate_hz=10, cv=1)
+    assert exponential.expect_dispersion(10) == pytest.approx(1)
+
+
+def test_a_symmetric_chain_says_the_same_by_sojourns_and_by_its_generator() -> None:
+    sojourns = Mmpp(rates_hz=(5, 50), sojourns_s=(10, 2))
+    generator = Mmpp(rates_hz=(5, 50), generator=((-0.1, 0.1), (0.5, -0.5)))
+    assert np.array_equal(draw(sojourns, 60), draw(generator, 60))
+    assert sojourns.offered_hz(0) == pytest.approx((5 * 10 + 50 * 2) / 12)
+
+
+def test_on_off_is_silent_when_it_is_off() -> None:
+    gaps_s = np.diff(draw(OnOff(rate_hz=1000, on_s=1, off_s=10), 600) / S)
+    assert np.count_nonzero(gaps_s > 0.1) == pytest.approx(600 / 11, rel=0.4)  # one pause a cycle
+    assert np.median(gaps_s) == pytest.approx(math.log(2) / 1000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [
+        (Rate(points=((10, 20),)), {0: 20, 10: 20, 99: 20}),
+        (Rate(points=((0, 10), (60, 100))), {0: 10, 30: 55, 60: 100, 99: 100}),
+        (Rate(points=((0, 10), (60, 100)), between="hold"), {0: 10, 59.9: 10, 60: 100, 99: 100}),
+        (Rate(points=((0, 10), (60, 10), (60, 100))), {59.9: 10, 60: 100}),
+        (Sinusoid(mean_hz=40, amplitude_hz=30, period_s=20), {0: 40, 5: 70, 10: 40, 15: 10, 25: 70}),
+        (Sinusoid(mean_hz=40, amplitude_hz=30, period_s=20, phase=0.25), {0: 70, 10: 10}),
+        (Diurnal(mean_hz=20, weights=(1, 3), day_s=40), {10: 10, 20: 20, 30: 30, 40: 20, 50: 10}),
+        (Diurnal(mean_hz=20, weights=(1, 3), day_s=40, start_s=30), {0: 30, 10: 20, 20: 10}),
+        (Windows((Window(5, 20), Window(10, 50)), end_s=33), {0: 0, 5: 20, 9.9: 20, 10: 50, 32: 50, 33: 0}),
+    ],
+    ids=str,
+)
+def test_a_rate_is_what_was_written_down(rate: Arrival, told: dict[float, float]) -> None:
+    assert {t_s: rate.offered_hz(t_s) for t_s in told} == pytest.approx(told)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        Rate(points=((0, 10), (30, 60), (50, 0), (60, 40))),
+        Rate(points=((0, 100), (10, 0), (40, 90)), between="hold"),
+        Sinusoid(mean_hz=40, amplitude_hz=40, period_s=7),
+        Diurnal(mean_hz=40, weights=(1, 3, 0, 0, 2), day_s=30, start_s=11),
+    ],
+    ids=str,
+)
+def test_rescaled_arrivals_are_a_unit_process_in_operational_time(process: Arrival) -> None:
+    """The time-rescaling theorem: the integral of the rate up to each arrival has exponential gaps of mean 1."""
+    grid_s = np.linspace(0, 60, 6_001)
+    rates_hz = np.array([process.offered_hz(t_s) for t_s in grid_s[:-1] + 0.005])
+    upto = np.r_[0, np.cumsum(rates_hz * 0.01)]
+    gaps = np.concatenate([np.diff(np.interp(draw(process, 60, seed) / S, grid_s, upto)) for seed in range(10)])
+    ordered, n = np.sort(gaps), len(gaps)
+    distance = np.abs(np.arange(1, n + 1) / n - (1 - np.exp(-ordered))).max()
+    assert distance < 1.95 / math.sqrt(n)  # Kolmogorov, 0.1 %
+
+
+def test_a_gamma_unit_process_keeps_its_cv_in_operational_time() -> None:
+    flat, ramp = Rate(points=((0, 40),), cv=3), Rate(points=((0, 0), (100, 80)), cv=3)
+    same = draw(Gamma(rate_hz=40, cv=3), 60)  # but for what a millionth of a gap adds up to
+    assert np.allclose(draw(flat, 60)[:2000], same[:2000], rtol=0, atol=1e-4 * S)
+    operational = 0.4 * (draw(ramp, 100) / S) ** 2  # the integral of 0.8 t
+    assert variation(np.diff(operational)) == pytest.approx(3, rel=0.15)
+
+
+def test_a_csv_file_is_a_rate_or_a_recording(tmp_path: Path) -> None:
+    (tmp_path / "rate.csv").write_text("t_s,note,rate_hz\n0,calm,10\n60,rush,100\n")
+    (tmp_path / "stamps.csv").write_text("at_ms\n1500\n1000\n4000\n")
+    assert Rate(path=str(tmp_path / "rate.csv")).offered_hz(30) == pytest.approx(55)
+    stamps = str(tmp_path / "stamps.csv")
+    assert draw(Recorded(path=stamps, column="at_ms", unit="ms"), 60).tolist() == [0, S // 2, 3 * S]
+    assert draw(Recorded(path=stamps, column="at_ms", unit="ms", origin=500), 2).tolist() == [S // 2, S]
+    assert draw(Recorded((3, 1, 2)), 1).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected a header with t_s, rate_hz, found nothing"),
+        ("t_s,rate\n1,2\n", "expected a header with rate_hz, found t_s, rate"),
+        ("t_s,rate_hz\n", "expected at least one row, found none"),
+        ("t_s,rate_hz\n0,1\n5,fast\n", "line 3: rate_hz: expected a number, found 'fast'"),
+        ("t_s,rate_hz\n0,1\n5\n", "line 3: rate_hz: expected a number, found None"),
+        ("t_s,rate_hz\n5,1\n0,1\n", r"\[1\]\[0\]: expected a number at least 5.0, found 0.0"),
+    ],
+)
+def test_a_csv_file_is_refused_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "rate.csv"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=f"rate.csv.*{told}"):
+        draw(Rate(path=str(path)), 10)
+    with pytest.raises(RecipeError, match=r"none.csv: expected a CSV file; "):
+        draw(Rate(path=str(tmp_path / "none.csv")), 10)
+
+
+def test_every_process_is_decoded_by_its_name() -> None:
+    tables: list[dict[str, Any]] = [
+        {"process": "weibull", "rate_hz": 4, "shape": 0.5},
+        {"process": "mmpp", "rates_hz": [1, 2], "generator": [[-1, 1], [2, -2]]},
+        {"process": "on_off", "rate_hz": 1, "on_s": 1, "off_s": 1},
+        {"process": "hawkes", "base_hz": 1, "branching": 0.5, "delay_s": 1},
+        {"process": "rate", "points": [[0, 10], [60, 100]], "between": "hold"},
+        {"process": "sinusoid", "mean_hz": 4, "amplitude_hz": 1, "period_s": 60},
+        {"process": "diurnal", "mean_hz": 4, "weights": [1, 2, 3]},
+        {"process": "windows", "windows": [{"start_s": 0, "rate_hz": 1}, {"start_s": 9, "rate_hz": 2, "cv": 3}]},
+        {"process": "recorded", "stamps_ns": [1, 2]},
+    ]
+    kinds = {kind.__struct_config__.tag: kind for kind in arrival.PROCESSES}
+    decoded = [msgspec.convert(table, kinds[table["process"]]) for table in tables]
+    assert {"constant", "poisson", "gamma", "burst"} | {table["process"] for table in tables} == set(kinds)
+    assert all(isinstance(process, Arrival) for process in decoded)
 
 
 def test_burst_lasts_as_long_as_it_says() -> None:
@@ -166,13 +330,53 @@ def test_anything_with_two_methods_is_a_process() -> None:
         (lambda: Poisson(rate_hz="40"), "rate_hz"),  # type: ignore[arg-type]
         (lambda: Constant(rate_hz=2e6), "rate_hz"),
         (lambda: Gamma(rate_hz=1, cv=0), "cv"),
-        (lambda: Gamma.of_burstiness(1, 0), "burstiness"),
+        (lambda: Gamma(rate_hz=1, burstiness=0), "burstiness"),
+        (lambda: Weibull(rate_hz=1, cv=40), "cv"),
+        (lambda: Weibull(rate_hz=1, shape=0), "shape"),
+        (lambda: Mmpp(rates_hz=(1, -2), sojourns_s=(1, 1)), r"rates_hz\[1\]"),
+        (lambda: Mmpp(rates_hz=(0, 0), sojourns_s=(1, 1)), "highest of rates_hz"),
+        (lambda: Mmpp(rates_hz=(1, 2), sojourns_s=(1, 0)), r"sojourns_s\[1\]"),
+        (lambda: Mmpp(rates_hz=(1, 2), sojourns_s=(1,)), "states"),
+        (lambda: Mmpp(rates_hz=(1, 2), generator=((-1, 1), (0, 0))), r"generator\[1\]"),
+        (lambda: Mmpp(rates_hz=(1, 2), generator=((-2, 1), (1, -1))), r"generator\[0\]\[0\]"),
+        (lambda: OnOff(rate_hz=1, on_s=0, off_s=1), "on_s"),
+        (lambda: Hawkes(base_hz=1, branching=1, delay_s=1), "branching"),
+        (lambda: Hawkes(base_hz=90_000, branching=0.5, delay_s=1), r"base_hz / \(1 - branching\)"),
+        (lambda: Rate(points=((0, -1),)), r"points\[0\]\[1\]"),
+        (lambda: Rate(points=((5, 1), (4, 1))), r"points\[1\]\[0\]"),
+        (lambda: Rate(points=((0, 0), (4, 0))), "points: highest rate"),
+        (lambda: Sinusoid(mean_hz=1, amplitude_hz=2, period_s=9), "amplitude_hz"),
+        (lambda: Diurnal(mean_hz=1, weights=(0, 0)), "sum of weights"),
+        (lambda: Diurnal(mean_hz=1, weights=(1, 2), start_s=90_000), "start_s"),
+        (lambda: Windows((Window(1, 1), Window(1, 1))), r"windows\[1\].start_s"),
+        (lambda: Recorded((1, -1)), "stamps_ns"),
         (lambda: Burst(at_s=-1, rate_hz=1, for_s=1), "at_s"),
         (lambda: Burst(at_s=0, rate_hz=1, for_s=0), "for_s"),
     ],
 )
 def test_impossible_values_are_refused_by_name(make: Any, field: str) -> None:
     with pytest.raises(RecipeError, match=f"^{field}: expected a number .*, found .*; "):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Gamma(rate_hz=1), "cv: expected either cv or burstiness, found neither"),
+        (lambda: Gamma(rate_hz=1, cv=1, burstiness=1), "cv: expected either cv or burstiness, found both"),
+        (lambda: Weibull(rate_hz=1), "cv: expected either cv or shape, found neither"),
+        (lambda: Mmpp(rates_hz=(1, 2)), "sojourns_s: expected either sojourns_s or generator"),
+        (lambda: Rate(), "points: expected either points or path"),
+        (lambda: Recorded(), "stamps_ns: expected either stamps_ns or path"),
+        (lambda: Window(0, 1, family="cauchy"), "family: expected one of gamma, weibull"),  # type: ignore[arg-type]
+        (
+            lambda: Mmpp(rates_hz=(1, 2, 3), generator=((-1, 1, 0), (1, -1, 0), (1, 1, -2))),
+            "generator: expected that every state can be reached",
+        ),
+    ],
+)
+def test_contradictions_are_refused(make: Any, told: str) -> None:
+    with pytest.raises(RecipeError, match=f"^{told}"):
         make()
 
 

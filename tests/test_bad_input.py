@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,10 @@ import pyarrow as pa
 import pytest
 
 from loadshape import cli
+from loadshape.errors import RecipeError
 from loadshape.manifest import NAME
+from loadshape.packaged import find_data
+from loadshape.recipe import Recipe
 from loadshape.replayer import capacity
 from loadshape.trace import Trace
 from traces import ask, closed_loop, make_trace, open_loop
@@ -98,11 +102,14 @@ def test_what_cannot_work_is_refused(
     assert remedy in told
 
 
-def test_a_rate_of_zero(call: Callable[..., str]) -> None:
-    Path("zero.toml").write_text('[arrivals]\nprocess = "poisson"\nrate = "0/s"\n')
-    told = call("shape zero.toml --fixture none.fixture -o b.trace")
-    assert "zero.toml" in told
-    assert "rate" in told
+def test_a_rate_of_zero(tmp_path: Path) -> None:
+    path = tmp_path / "zero.toml"
+    text = find_data("traces/recipes/balanced-chat.toml").read_text()
+    path.write_text(re.sub(r"(?m)^(rate\w*) = .*$", r'\1 = "0/s"', text))
+    with pytest.raises(
+        RecipeError, match=r"zero\.toml: .*arrivals\.rate_hz: expected a number above 0.*; write requests per second"
+    ):
+        Recipe.load(path)
 
 
 def test_fifty_thousand_streams_with_twenty_thousand_descriptors(

@@ -6,11 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from models import CHAT, STRIPPING, write_model
 
+from loadshape.content import Author
 from loadshape.envelope import NO_ENVELOPE, Envelope
 from loadshape.errors import MissingExtra, RecipeError
+from loadshape.prefix import PrefixTree
 from loadshape.tokenizer import Estimate, Tokenizer, load_tokenizer
 
 
@@ -101,6 +104,15 @@ def test_a_template_that_cannot_be_used_is_refused(template: str, message: str, 
     tokenizer = load_tokenizer(write_model(tmp_path, template))
     with pytest.raises(RecipeError, match=message):
         Envelope.of(tokenizer, "chat").measure(("user",))
+
+
+def test_a_model_without_system_messages_takes_requests_without_a_prefix(tmp_path: Path) -> None:
+    picky = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHAT
+    tokenizer = load_tokenizer(write_model(tmp_path, picky))
+    author = Author([], tokenizer, 7, Envelope.of(tokenizer, "chat"))
+    assert author.compose(np.array([40, 50])).input_tokens.tolist() == [40, 50]
+    with pytest.raises(RecipeError, match=r"refuses messages of system, user: no system"):
+        author.compose(np.array([40, 50]), PrefixTree(prefix_tokens=10))
 
 
 def test_without_jinja_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

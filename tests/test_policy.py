@@ -23,7 +23,7 @@ patterns = ['\\d+']
 
 def test_a_policy_is_decoded() -> None:
     policy = Policy.parse(SMALL)
-    assert (policy.name, policy.language, policy.model) == ("small", "en", None)
+    assert (policy.name, policy.languages, policy.models) == ("small", ("en",), ())
     (rule,) = policy.rules
     assert (rule.entity, rule.action, rule.where, rule.patterns) == ("NUMBER", "mask", "anywhere", (r"\d+",))
 
@@ -42,16 +42,23 @@ REFUSED = {
     "type": ("version = 1", 'version = "1"', r"Expected `int`, got `str` - at `\$\.version`"),
     "value": ("patterns", "action = 'burn'\npatterns", "Invalid enum value 'burn'"),
     "entity": ('"NUMBER"', '"<b>"', "entity: expected capitals"),
-    "recognizer": ('"pattern"', '"patern"', "recognizer: expected ner, pattern or presidio:<class>, found 'patern'"),
+    "recognizer": (
+        '"pattern"',
+        '"patern"',
+        "recognizer: expected pattern, ner:<model>, presidio:<class> or secrets:<class>, found 'patern'",
+    ),
     "score": ("patterns", "score = 1.5\npatterns", "score: expected 0 to 1, found 1.5"),
     "pattern": (r"\d+", "(", r"not a regular expression: '\('"),
     "patterns of another": ('"pattern"', '"presidio:IpRecognizer"', "patterns: needed by the recognizer 'pattern'"),
     "options of a pattern": ("patterns", "options = {a = 1}\npatterns", "only a Presidio recognizer has options"),
     "ner without a model": (
         "recognizer = \"pattern\"\npatterns = ['\\d+']",
-        'recognizer = "ner"\nlabels = ["PERSON"]',
-        r"model: a rule uses the recognizer 'ner'",
+        'recognizer = "ner:small"\nlabels = ["PERSON"]',
+        r"model: a rule uses 'ner:small'; models of the policy: none",
     ),
+    "actions of nothing": ("version = 1", "version = 1\nactions = {PERSON = 'mask'}", "actions: no rule finds PERSON"),
+    "no language": ("version = 1", "version = 1\nlanguages = []", "languages: expected at least one"),
+    "needs": ("patterns", "needs = ['(']\npatterns", r"not a regular expression: '\('"),
     "TOML": ("version = 1", "version = ", "not valid TOML"),
 }
 
@@ -103,3 +110,42 @@ def test_the_default_policy_leaves_out_what_misfires() -> None:
         "NRP",
     }
     assert "presidio:UrlRecognizer" not in recognizers
+
+
+def test_policies_are_put_together(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    own = 'name = "whole"\nversion = 3\ninclude = ["small.toml", "secrets-only"]\n[actions]\nNUMBER = "drop_turn"\n'
+    (tmp_path / "whole.toml").write_text(own)
+    policy = Policy.load(tmp_path / "whole.toml")
+    assert policy.parts == {"small": 1, "secrets-only": Policy.load("secrets-only").version}
+    assert [rule.action for rule in policy.rules if rule.entity == "NUMBER"] == ["drop_turn"]
+    assert policy.rules[1:] == Policy.load("secrets-only").rules
+    assert (policy.include, policy.actions) == ((), {}), "what is kept can be read without its parts"
+    again = msgspec.convert(policy.content, Policy)
+    assert again.digest == policy.digest
+
+
+def test_a_policy_does_not_include_itself(tmp_path: Path) -> None:
+    path = tmp_path / "round.toml"
+    path.write_text('name = "round"\nversion = 1\ninclude = ["round.toml"]')
+    with pytest.raises(PolicyError, match="include: the policy includes itself"):
+        Policy.load(path)
+
+
+ALL = ("boilerplate", "contact", "default", "korean", "secrets-only", "shape-only", "strict", "thorough")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_policy_that_comes_with_loadshape_is_one(name: str) -> None:
+    policy = Policy.load(name)
+    assert policy.name == name
+    assert policy.description
+    assert all(rule.needs for rule in policy.rules if not rule.recognizer.startswith("ner:")), "for speed"
+
+
+def test_strict_drops_what_default_masks() -> None:
+    default, strict = ({rule.entity: rule.action for rule in Policy.load(name).rules} for name in ("default", "strict"))
+    changed = {entity for entity in default if default[entity] != strict[entity]}
+    assert {"SECRET", "CREDIT_CARD", "KR_RRN", "STREET_ADDRESS", "CREDENTIAL"} <= changed
+    assert {strict[entity] for entity in changed} == {"drop_conversation", "drop_turn"}
+    assert not changed & {"PERSON", "LOCATION", "EMAIL_ADDRESS", "URL"}

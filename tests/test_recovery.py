@@ -350,7 +350,7 @@ def test_the_run_reads_back_from_a_log_that_was_cut(cut: Path) -> None:
 
 
 def test_a_run_that_is_still_going_is_refused(cut: Path, tmp_path: Path) -> None:
-    with holding(cut), pytest.raises(LogError, match=r"the run is still going.*wait for its end, or end it with Ctrl-C"):
+    with holding(cut), pytest.raises(LogError, match=r"the run is still going.*or end it with Ctrl-C"):
         recover(cut, tmp_path / "b.log")
     assert not (tmp_path / "b.log").exists()
     recover(cut, tmp_path / "b.log").verify()

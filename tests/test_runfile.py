@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loadshape.errors import InputError
 from loadshape.runfile import RunFile
 
 HEADERS = [
@@ -32,3 +33,26 @@ def test_a_text_without_headers_is_kept_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("# why\n[replay]\nspin_us = 0\n")
     assert RunFile.load(path).replay.verbatim == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[replay]\ntimeout_frist_s = 3", "; did you mean timeout_first_s?"),
+        ("[target]\nheader = {}", "; did you mean headers?"),
+        ('[[targets]]\nurl = "http://192.0.2.1/v1"\nwieght = 2', "; did you mean weight?"),
+        ("[limits]\ncpuu = 1", "; did you mean cpu?"),
+        ("[reply]\nspin_us = 1", "; did you mean replay?"),
+        ("grace_s = 3", "; grace_s belongs into the section [replay]"),
+        ("[replay]\nheaders = {}", "; headers belongs into the section [target]"),
+        ("[replay]\nweight = 2", "; weight belongs into the section [[targets]]"),
+        ("[replay]\nzzz = 1", "field `zzz` - at `$.replay`"),
+    ],
+)
+def test_a_key_that_is_not_known_is_told_with_the_nearest_one(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as raised:
+        RunFile.load(path)
+    assert str(raised.value).startswith(f"{path}: Object contains unknown field `")
+    assert str(raised.value).endswith(told)

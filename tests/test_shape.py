@@ -18,9 +18,15 @@ from invention import InventedFixture
 
 from loadshape.arrival import Burst, Constant, Gamma, Poisson
 from loadshape.errors import RecipeError
-from loadshape.length import Empirical, Fixed, LogNormal, Uniform
+from loadshape.length import Context, Empirical, Fixed, LogNormal, Observed, Uniform
+from loadshape.packaged import list_packaged
+from loadshape.patience import Patience
+from loadshape.picture import Images
+from loadshape.population import Population
 from loadshape.prefix import PrefixTree
+from loadshape.randomness import open_stream
 from loadshape.recipe import Recipe
+from loadshape.retrieval import Retrieval
 from loadshape.shape import Shape
 from loadshape.tokenizer import Estimate
 from loadshape.trace import REQUESTS, SEGMENTS, Trace
@@ -75,9 +81,11 @@ def test_same_seed_same_trace_and_another_seed_another(shape: Shape) -> None:
 
 
 def digest_all() -> dict[str, str]:
-    return {name: draw(shape).digest for name, shape in SHAPES.items()} | {
-        "balanced-chat": Recipe.load("balanced-chat").trace(FIXTURE).digest
-    }
+    found = {name: draw(shape).digest for name, shape in SHAPES.items()}
+    for name in list_packaged("traces/recipes"):
+        duration_s = None if name == "balanced-chat" else 10
+        found[name] = Recipe.load(name).trace(FIXTURE, duration_s=duration_s).digest
+    return found
 
 
 def test_digests_are_the_published_ones() -> None:
@@ -238,7 +246,7 @@ def test_statistics_are_those_of_the_columns() -> None:
     assert statistics["offered_hz"] == pytest.approx(30 + 200 / 60, rel=1e-3)
     assert statistics["input_tokens"]["mean"] == pytest.approx(tokens.mean())
     assert statistics["input_tokens"]["max"] == tokens.max()
-    assert list(statistics["dispersion"]) == ["0.1 s", "1 s", "10 s", "60 s"]
+    assert list(statistics["dispersion"]) == ["0.1 s", "1 s", "10 s", "60 s", "300 s"]
     assert statistics["dispersion"]["10 s"] is None  # fewer than ten windows
     assert draw(PAIRS, duration_s=600).manifest.statistics["dispersion"]["1 s"] == pytest.approx(1, abs=0.2)
 
@@ -260,6 +268,127 @@ def test_statistics_are_those_of_the_columns() -> None:
 def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make()
+
+
+def test_without_a_fixture_texts_are_neutral_words() -> None:
+    shape = replace(COMPOSED, inputs=Fixed(200), outputs=Fixed(9))
+    trace = shape.trace(duration_s=10, seed=7)
+    trace.verify()
+    assert trace.manifest.fixture is None
+    assert set(column(trace, "input_tokens")) == {200}
+    assert trace.manifest.statistics["input_tokens_error"]["exact"] == min(256, trace.requests.num_rows)
+
+
+def test_lengths_are_drawn_together_and_kept_inside_of_the_context() -> None:
+    shape = Shape(Poisson(rate_hz=20), lengths=Observed((100, 400), (10, 700)))
+    for context, longest in ((None, 700), (Context(tokens=512), 112)):
+        trace = replace(shape, context=context).trace(duration_s=20, seed=7)
+        pairs = zip(column(trace, "input_tokens"), column(trace, "output_tokens"), strict=True)
+        assert set(pairs) == {(100, 10), (400, longest)}
+
+
+def test_a_slot_stands_before_everything_and_is_counted() -> None:
+    trace = draw(replace(COMPOSED, isolation="slot", inputs=Fixed(300), prefixes=PrefixTree(prefix_tokens=64)))
+    kinds = [row["kind"] for row in trace.segments.to_pylist()]
+    assert kinds.count("slot") == 1
+    slot = trace.segments.slice(kinds.index("slot"), 1).to_pylist()[0]
+    assert (slot["tokens"], len(set(json.loads(slot["text"])))) == (8, 16)
+    for messages in trace.requests["messages"].to_pylist():
+        named = [segment for message in messages for segment in message["segments"]]
+        assert [kinds[segment] for segment in named].index("slot") == 0
+    assert set(column(trace, "input_tokens")) == {300}
+    assert trace.manifest.statistics["input_tokens_error"]["exact"] == 256
+    assert column(trace, "shared_tokens")[1:].min() >= 72
+
+
+def test_images_stand_after_the_text_and_are_stored_once() -> None:
+    images = Images(width=8, height=8, count=2, share=0.5, distinct=3)
+    trace, plain = draw(replace(COMPOSED, images=images)), draw(COMPOSED)
+    kinds = [row["kind"] for row in trace.segments.to_pylist()]
+    assert kinds.count("image") == 3
+    shown = []
+    for messages in trace.requests["messages"].to_pylist():
+        named = [kinds[segment] for segment in messages[-1]["segments"]]
+        shown.append(named.count("image"))
+        assert named == sorted(named, reverse=True), "text before images"
+    assert set(shown) == {0, 2}
+    for name in ("input_tokens", "shared_tokens", "output_tokens", "due_ns"):
+        assert trace.requests[name].equals(plain.requests[name])
+
+
+def test_names_are_drawn_for_models_adapters_and_tenants() -> None:
+    names = {
+        "models": Population(names=("small", "large"), weights=(3, 1)),
+        "adapters": Population(count=20, zipf=1.0),
+        "tenants": Population(count=4),
+    }
+    trace = draw(replace(COMPOSED, **names), duration_s=60)
+    models = trace.requests["model"].to_pylist()
+    assert models.count("small") / len(models) == pytest.approx(0.75, abs=0.05)
+    assert {"adapter-0", "adapter-1"} < set(trace.requests["adapter"].to_pylist())
+    tenants = trace.requests["tenant"].to_pylist()
+    assert set(tenants) == {f"tenant-{number}" for number in range(4)}
+    systems: dict[str, set[int]] = {}
+    for tenant, messages in zip(tenants, trace.requests["messages"].to_pylist(), strict=True):
+        if messages[0]["role"] == "system" and len(messages[0]["segments"]) > 1:
+            systems.setdefault(tenant, set()).add(messages[0]["segments"][1])
+    branches = [segment for found in systems.values() for segment in found]
+    assert len(set(branches)) == len(branches), "each tenant has the branch of the tree that is its own"
+
+
+def test_token_ids_need_a_vocabulary() -> None:
+    shape = Shape(Constant(rate_hz=5), inputs=Fixed(40), outputs=Fixed(4), api="completions", token_ids=True)
+    with pytest.raises(RecipeError, match="token_ids: expected a tokenizer with a vocabulary"):
+        draw(shape)
+
+
+class Uneven:
+    """As many arrivals as COMPOSED has, at other times."""
+
+    def __init__(self, rate_hz: float) -> None:
+        self.rate_hz = rate_hz
+
+    def offered_hz(self, t_s: float) -> float:
+        return self.rate_hz
+
+    def times_ns(self, rng: np.random.Generator, duration_s: float) -> np.ndarray[Any, Any]:
+        return np.arange(len(COMPOSED.arrivals.times_ns(open_stream(7, "arrivals"), duration_s))) * 1000
+
+
+STREAMED: list[tuple[dict[str, Any], set[str]]] = [
+    ({"images": Images(width=8, height=8)}, {"messages"}),
+    ({"models": Population(count=2)}, {"model"}),
+    ({"adapters": Population(count=2)}, {"adapter"}),
+    ({"patience": Patience(tokens=Fixed(3))}, {"patience"}),
+    ({"tenants": Population(count=2)}, {"tenant", "messages", "shared_tokens"}),
+    ({"arrivals": Uneven(30)}, {"due_ns"}),
+]
+
+
+@pytest.mark.parametrize(("change", "may_change"), STREAMED)
+def test_what_is_added_draws_from_a_stream_of_its_own(change: dict[str, Any], may_change: set[str]) -> None:
+    before, after = draw(COMPOSED).requests, draw(replace(COMPOSED, **change)).requests
+    changed = {name for name in before.column_names if not before[name].equals(after[name])}
+    assert changed
+    assert changed <= may_change
+
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"lengths": Observed((1,), (1,))}, "lengths: draws inputs and outputs together"),
+    ({"inputs": None, "retrieval": Retrieval(1, 10, 5)}, "retrieval: documents are part of a length"),
+    ({"images": Images(width=8, height=8), "api": "completions"}, "images: expected api chat"),
+    ({"token_ids": True}, "token_ids: only completions"),
+    ({"isolation": "slots"}, "isolation: expected one of none, slot"),
+    ({"isolation": "slot", "prefixes": PrefixTree(hit_rate=0.5)}, "isolation: a slot moves the blocks"),
+    ({"prefixes": PrefixTree(prefix_tokens=10)}, r"prefixes\.block_tokens: expected at most the 10 tokens"),
+    ({"inputs": Fixed(16), "prefixes": PrefixTree(hit_rate=0.5)}, r"prefixes\.block_tokens: expected less than the 16"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), IMPOSSIBLE)
+def test_what_is_impossible_together_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        replace(COMPOSED, **change)
 
 
 def test_rows_are_sorted_and_numbered() -> None:

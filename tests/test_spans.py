@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadshape.spans import Placeholders, Span, replace_spans, unite_spans
+from loadshape.spans import Span, replace_spans, unite_spans
 
 
 def span(start: int, end: int, rank: int = 0, score: float = 1.0) -> Span:
@@ -40,10 +40,10 @@ def test_combining_marks_go_with_their_letter() -> None:
     assert replace_spans(text, [found], ["<PERSON_1>"]) == "<PERSON_1> spoke"
 
 
-def test_one_text_has_one_name() -> None:
-    names = Placeholders()
-    asked = [("PERSON", "Ada  Example"), ("PERSON", "Bob"), ("CITY", "Ada Example"), ("PERSON", "ADA example")]
-    assert [names.name(*each) for each in asked] == ["<PERSON_1>", "<PERSON_2>", "<CITY_1>", "<PERSON_1>"]
+def test_three_in_a_row_stay_three() -> None:
+    text = "a@x.io b@x.io c@x.io"
+    united = unite_spans([span(0, 6), span(7, 13), span(14, 20)], text)
+    assert replace_spans(text, united, ["<1>", "<2>", "<3>"]) == "<1> <2> <3>"
 
 
 LETTERS = st.text("abc é\u0301😀\n", max_size=30)

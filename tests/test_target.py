@@ -286,3 +286,36 @@ def test_errors_become_outcomes(error: OSError, outcome: str, reason: str) -> No
     found, text = translate_error(error)
     assert found.name == outcome
     assert text.startswith(reason.replace("\\", ""))
+
+
+# What a server may repeat
+
+
+@pytest.mark.parametrize(
+    ("headers", "text", "told"),
+    [
+        ({"X-Token": "s3cret-token"}, "no s3cret-token here", "no *** here"),
+        ({"Authorization": "Bearer s3cret-token"}, "token s3cret-token", "token ***"),
+        ({"Authorization": "Bearer s3cret-token"}, "Bearer s3cret-token", "***"),
+        ({"X-A": "long-value", "X-B": "long-value-and-more"}, "long-value-and-more", "***"),
+        ({"X-Token": "s3cret-token"}, "cut at s3cret-t", "cut at ***"),
+        ({"X-Tenant": "abc"}, "an abc of errors", "an abc of errors"),  # too short to be a secret
+        ({"X-Empty": ""}, "nothing", "nothing"),
+    ],
+)
+def test_values_of_headers_are_secrets(headers: dict[str, str], text: str, told: str) -> None:
+    for secret in Target("http://192.0.2.1/v1", headers=headers).list_secrets(Secret(KEY)):
+        text = secret.conceal(text)
+    assert text == told
+
+
+def test_a_key_is_a_secret_too() -> None:
+    (secret,) = Target("http://192.0.2.1/v1").list_secrets(Secret(KEY))
+    assert secret.conceal(f"wrong key {KEY}") == "wrong key ***"
+    assert Target("http://192.0.2.1/v1").list_secrets(None) == []
+
+
+@pytest.mark.parametrize("rate_hz", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_permitted_rate_is_more_than_nothing(rate_hz: float) -> None:
+    with pytest.raises(TargetError, match=r"target\.max_rate_hz \(--max-rate\): expected more than 0"):
+        Target("http://192.0.2.1/v1", max_rate_hz=rate_hz)

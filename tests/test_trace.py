@@ -18,7 +18,7 @@ from invention import InventedFixture
 from loadshape.arrival import Poisson
 from loadshape.errors import TraceError
 from loadshape.shape import Shape
-from loadshape.trace import REQUESTS, SEGMENTS, Loop, Trace, build_messages
+from loadshape.trace import OLDER_KINDS, REQUESTS, SEGMENTS, Loop, Trace, build_messages, enumerate_column
 
 TRACE = Shape(Poisson(rate_hz=10), params={"temperature": 0}).trace(InventedFixture(20), duration_s=3, seed=7)
 
@@ -226,3 +226,12 @@ def test_an_existing_trace_is_not_replaced_unasked(path: Path) -> None:
 
 def test_segments_have_the_format() -> None:
     assert TRACE.segments.schema.equals(SEGMENTS)
+
+
+def test_a_trace_from_before_there_were_slots_is_still_one(tmp_path: Path) -> None:
+    column = TRACE.segments.schema.get_field_index("kind")
+    names = TRACE.segments["kind"].cast(pa.string()).to_pylist()
+    older = TRACE.segments.set_column(column, TRACE.segments.schema.field(column), enumerate_column(names, OLDER_KINDS))
+    trace = rebuild(segments=older)
+    assert trace.digest == rebuild().digest
+    Trace.open(trace.write(tmp_path / "older.trace")).verify()

@@ -14,14 +14,13 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from loadshape.errors import RecipeError
-from loadshape.stats import Floats
+
+Rows = tuple[tuple[float, ...], ...]
 
 
-def read_columns(path: Path, names: tuple[str, ...]) -> list[Floats]:
-    """Return the columns *names* of the CSV file at *path*. Raises RecipeError with the file and the line."""
+def read_rows(path: Path, names: tuple[str, ...]) -> Rows:
+    """Return the columns *names* of the CSV file at *path*, row by row. Raises RecipeError with file and line."""
     try:
         facts = path.stat()
         return _read(path, names, facts.st_mtime_ns, facts.st_size)
@@ -30,25 +29,25 @@ def read_columns(path: Path, names: tuple[str, ...]) -> list[Floats]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(path: Path, names: tuple[str, ...], mtime_ns: int, size: int) -> list[Floats]:
+def _read(path: Path, names: tuple[str, ...], mtime_ns: int, size: int) -> Rows:
     with path.open(encoding="utf-8-sig", newline="") as file:
         table = csv.DictReader(file)
         missing = [name for name in names if name not in (table.fieldnames or ())]
         if missing:
             found = ", ".join(table.fieldnames or ()) or "nothing"
             raise RecipeError(f"{path}: expected a header with {', '.join(missing)}, found {found}")
-        rows = list(_read_rows(path, table, names))
+        rows = tuple(_convert_rows(path, table, names))
     if not rows:
         raise RecipeError(f"{path}: expected at least one row, found none")
-    return list(np.array(rows, np.float64).T)
+    return rows
 
 
-def _read_rows(path: Path, table: csv.DictReader[str], names: tuple[str, ...]) -> Iterator[list[float]]:
+def _convert_rows(path: Path, table: csv.DictReader[str], names: tuple[str, ...]) -> Iterator[tuple[float, ...]]:
     for row in table:
         for name in names:
             if not _is_number(row[name]):
                 raise RecipeError(f"{path}, line {table.line_num}: {name}: expected a number, found {row[name]!r}")
-        yield [float(row[name]) for name in names]
+        yield tuple(float(row[name]) for name in names)
 
 
 def _is_number(text: str | None) -> bool:

@@ -21,14 +21,16 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from loadshape.arrival.columns import read_columns
+from loadshape.arrival.columns import Rows, read_rows
 from loadshape.arrival.renewal import BLOCK, INSTANT, MAX_RATE_HZ, RATE, Gamma, Poisson, Weibull, cumulate
 from loadshape.arrival.rescaling import Profile
 from loadshape.arrival.superposition import add
@@ -39,7 +41,6 @@ from loadshape.units import to_ns
 
 PIECES = 256  # of a period of a sinusoid
 MAX_POINTS = 1_000_000
-Points = tuple[tuple[float, float], ...]
 _CV = "it is that of the gaps in operational time; 1 is Poisson"
 
 
@@ -54,7 +55,7 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rate", 
     55.0
     """
 
-    points: Points = ()
+    points: tuple[tuple[float, float], ...] = ()
     path: str = ""
     between: Literal["line", "hold"] = "line"
     cv: float = 1.0
@@ -70,15 +71,22 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rate", 
 
     def offered_hz(self, t_s: float) -> float:
         """Return the rate at *t_s*."""
-        return self._profile(max(t_s, 0.0)).measure_hz(t_s)
+        points = self._find_points()
+        after = bisect_right(points, t_s, key=itemgetter(0))
+        if after in (0, len(points)):
+            return float(points[min(after, len(points) - 1)][1])
+        (start_s, left_hz), (end_s, right_hz) = points[after - 1 : after + 1]
+        return float(left_hz + (right_hz - left_hz) * (self.between == "line") * (t_s - start_s) / (end_s - start_s))
 
     def times_ns(self, rng: np.random.Generator, duration_s: float) -> Integers:
         """Return the due times in [0, duration_s)."""
-        return self._profile(duration_s).rescale(_draw_units(rng, self.cv), duration_s)
+        points = self._find_points()
+        _check_points(self.path or "points", points)
+        profile = Profile.of_points(points, duration_s, is_held=self.between == "hold")
+        return profile.rescale(_draw_units(rng, self.cv), duration_s)
 
-    def _profile(self, duration_s: float) -> Profile:
-        points = self.points or _read_points(self.path)
-        return Profile.of_points(points, duration_s + 1e-6, is_held=self.between == "hold")
+    def _find_points(self) -> Rows:
+        return self.points or read_rows(Path(self.path), ("t_s", "rate_hz"))
 
 
 class Sinusoid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sinusoid", tag_field="process"):
@@ -240,7 +248,7 @@ def _measure_period(wave: Floats, period_s: float, t_s: float) -> float:
     return float(wave[left] + (wave[(left + 1) % len(wave)] - wave[left]) * (place - int(place)))
 
 
-def _check_points(field: str, points: Points) -> None:
+def _check_points(field: str, points: Rows) -> None:
     if not points:
         return
     check_count(field, len(points), most=MAX_POINTS, remedy="write fewer")
@@ -248,10 +256,3 @@ def _check_points(field: str, points: Points) -> None:
         check_number(f"{field}[{at}][0]", at_s, least=points[at - 1][0] if at else 0, remedy="seconds that go forward")
         check_number(f"{field}[{at}][1]", rate_hz, least=0, most=MAX_RATE_HZ, remedy=RATE)
     check_number(f"{field}: highest rate", max(rate for _, rate in points), above=0, remedy="one is to have traffic")
-
-
-def _read_points(path: str) -> Points:
-    times_s, rates_hz = read_columns(Path(path), ("t_s", "rate_hz"))
-    points = tuple(zip(times_s.tolist(), rates_hz.tolist(), strict=True))
-    _check_points(path, points)
-    return points

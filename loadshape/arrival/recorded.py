@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from loadshape.arrival.columns import read_columns
+from loadshape.arrival.columns import read_rows
 from loadshape.arrival.superposition import add
 from loadshape.bounds import check_choice, check_count, check_number
 from loadshape.errors import RecipeError
@@ -62,6 +62,6 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rec
         """Return the stamps as ns after the start, sorted."""
         if self.stamps_ns:
             return np.sort(np.array(self.stamps_ns, np.int64))
-        (stamps,) = read_columns(Path(self.path), (self.column,))
+        stamps = np.array(read_rows(Path(self.path), (self.column,)), np.float64)[:, 0]
         origin = float(stamps.min()) if self.origin is None else self.origin
         return np.sort(np.rint((stamps - origin) * _UNIT_NS[self.unit]).astype(np.int64))

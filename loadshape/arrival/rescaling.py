@@ -37,7 +37,7 @@ class Profile:
     right_hz: Floats
 
     @classmethod
-    def of_points(cls, points: Sequence[tuple[float, float]], duration_s: float, *, is_held: bool) -> Profile:
+    def of_points(cls, points: Sequence[Sequence[float]], duration_s: float, *, is_held: bool) -> Profile:
         """Return the rate through (t_s, rate_hz) *points*, straight between them or held up to the next one.
 
         Before the first and after the last point the rate is theirs.
@@ -64,14 +64,6 @@ class Profile:
         times_us = self.edges_us[piece] + inside_us.astype(np.int64)
         first, end = np.searchsorted(times_us, (0, round(duration_s * 1e6)))
         return np.asarray(times_us[first:end] * 1000)
-
-    def measure_hz(self, t_s: float) -> float:
-        """Return the rate at *t_s*; that of the nearest end outside of the profile."""
-        at = float(np.clip(t_s * 1e6, self.edges_us[0], self.edges_us[-1] - 1))
-        piece = int(np.searchsorted(self.edges_us, at, side="right")) - 1
-        start, end = self.edges_us[piece : piece + 2]
-        left, right = self.left_hz[piece], self.right_hz[piece]
-        return float(left + (right - left) * (at - start) / (end - start))
 
 
 def _cumulate_units(gaps: Iterator[Floats], total: int) -> Integers:

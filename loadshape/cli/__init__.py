@@ -28,11 +28,12 @@ except KeyboardInterrupt:  # pressed in the first moments, while nobody could ca
 COMMANDS = {
     "demo": ("playing:demo", "Do the main job on real text, from reading to a report."),
     "fixture": ("making:fixture", "Sanitize a public data set into a hashed fixture."),
-    "shape": ("making:shape", "Draw the traffic of a recipe over a fixture into a hashed trace."),
+    "shape": ("making:shape", "Draw the traffic of a recipe, over a fixture or in neutral words, into a hashed trace."),
     "convert": (
         "converting:convert",
         "Convert a recorded request trace, or the shape of a log, into a hashed trace.",
     ),
+    "edit": ("editing:edit", "Cut, thin, scale and join traces into a new one."),
     "export": ("converting:export", "Write a trace in the format of another load generator."),
     "replay": ("playing:replay_trace", "Replay a trace against an OpenAI-compatible endpoint and write the log."),
     "simulate": ("playing:simulate", "Run the embedded OpenAI-compatible endpoint until it is stopped."),

@@ -69,7 +69,7 @@ def convert(
         A tokenizer.json, or a packaged tokenizer's name; without it, the estimate.
     """
     window_s = None if window is None else parse_span_s(window, "--window")
-    recording = Recording.read(path, format, columns=columns, window_s=window_s, output_tokens=output_tokens)
+    recording = Recording.read(path, format, columns=columns, window_s=window_s, output_tokens=output_tokens, seed=seed)
     texts = None if fixture is None else Fixture.open(fixture)
     prompts = [] if texts is None else [prompt for prompt, _ in texts.prompts() if prompt]
     author = Author(prompts, load_tokenizer(tokenizer), seed)

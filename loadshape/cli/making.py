@@ -13,6 +13,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from loadshape.cli.console import AsJson, Force, Output, print_about
+from loadshape.errors import InputError
 from loadshape.fixture import Fixture
 from loadshape.policy import Policy
 from loadshape.progress import Teller
@@ -71,30 +72,45 @@ def shape(
     recipe: str,
     /,
     *,
-    fixture: Path,
+    fixture: Path | None = None,
     output: Output,
     seed: int | None = None,
     duration: str | None = None,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     force: Force = False,
     json: AsJson = False,
 ) -> int:
-    """Draw the traffic of a recipe over a fixture into a hashed trace.
+    """Draw the traffic of a recipe, over a fixture or in neutral words, into a hashed trace.
 
     Parameters
     ----------
     recipe
         A packaged recipe's name (balanced-chat), or a TOML file.
     fixture
-        The texts and their answers' lengths.
+        The texts and their answers' lengths; not needed where the recipe gives all lengths.
     output
         The trace to write, NAME.trace.
     seed
         Instead of the recipe's.
     duration
         Instead of the recipe's: 90s, 5min.
+    settings
+        Instead of one of the recipe's values, such as arrivals.rate=80/s; may be given again.
     """
     duration_s = None if duration is None else parse_duration_s(duration, "--duration")
-    trace = Recipe.load(recipe).trace(Fixture.open(fixture), duration_s=duration_s, seed=seed)
+    texts = None if fixture is None else Fixture.open(fixture)
+    trace = Recipe.load(recipe, read_settings(settings or [])).trace(texts, duration_s=duration_s, seed=seed)
     trace.write(output, force=force)
     print_about(trace, as_json=json)
     return 0
+
+
+def read_settings(pairs: list[str]) -> dict[str, str]:
+    """Return KEY=VALUE pairs as {key: value}. Raises InputError."""
+    settings = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    for key, value in settings.items():
+        if not key or not value:
+            raise InputError(f"--set: expected KEY=VALUE such as arrivals.rate=80/s, found {key + '=' + value!r}")
+    if len(settings) < len(pairs):
+        raise InputError(f"--set: expected each key once, found one again in {', '.join(pairs)}")
+    return settings

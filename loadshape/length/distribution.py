@@ -189,7 +189,7 @@ class Histogram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hi
     def __post_init__(self) -> None:
         if self.csv is not None:
             if self.bounds or self.weights:
-                raise RecipeError("csv: expected no bounds and no weights beside it; leave out one of them")
+                raise RecipeError("csv: expected no bounds and no weights beside it, found some; leave out one of them")
             bounds, weights = _read_bins(Path(self.csv))
             msgspec.structs.force_setattr(self, "bounds", bounds)
             msgspec.structs.force_setattr(self, "weights", weights)

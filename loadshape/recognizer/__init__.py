@@ -16,11 +16,12 @@ import importlib.metadata
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from loadshape.errors import MissingExtra, PolicyError
 from loadshape.policy import NER, PRESIDIO, SECRETS, Policy, Rule
 from loadshape.recognizer.condition import Conditions
-from loadshape.recognizer.matcher import EXTRA, THOROUGH, Matcher, Need, compile_needs, load_matcher
+from loadshape.recognizer.matcher import EXTRA, THOROUGH, Matcher, Need, compile_need, load_matcher
 from loadshape.recognizer.model import Named, load_model
 from loadshape.recognizer.outline import cut_lines, find_code, find_prose
 from loadshape.spans import Span
@@ -35,7 +36,6 @@ class _Entry:
     rank: int
     rule: Rule
     conditions: Conditions
-    needed: Need
     matcher: Matcher
 
 
@@ -62,8 +62,9 @@ class Recognizers:
                 self._namings.setdefault(rule.recognizer.removeprefix(NER), []).append(naming)
             else:
                 conditions = Conditions(rule, rule.ignore)
-                entry = _Entry(rank, rule, conditions, compile_needs(rule.needs), load_matcher(rule, policy))
-                self._entries.append(entry)
+                self._entries.append(_Entry(rank, rule, conditions, load_matcher(rule, policy)))
+        needs = {need for entry in self._entries for need in entry.rule.needs}
+        self._needs: dict[str, Need] = {need: compile_need(need) for need in needs}
         self._models = {model.name: load_model(model) for model in policy.models if model.name in self._namings}
 
     def find(self, texts: Sequence[str]) -> list[list[Span]]:
@@ -76,8 +77,9 @@ class Recognizers:
 
     def _match(self, text: str, fences: Sequence[tuple[int, int]]) -> Iterator[Span]:
         lower = text.lower()
+        held = cache(lambda need: self._needs[need](text, lower))  # rules share needs
         for entry in self._entries:
-            if not entry.needed(text, lower):
+            if entry.rule.needs and not any(map(held, entry.rule.needs)):
                 continue
             conditions = entry.conditions
             for start, end, given in entry.matcher(text):
@@ -165,7 +167,9 @@ def _look_up(needed: dict[str, str]) -> dict[str, str]:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise MissingExtra(f"{package} is not installed; install it with: pip install 'loadshape-llm[{extra}]'") from None
+            raise MissingExtra(
+                f"{package} is not installed; install it with: pip install 'loadshape-llm[{extra}]'"
+            ) from None
     return versions
 
 

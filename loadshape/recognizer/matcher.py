@@ -1,10 +1,10 @@
 # Recognizers without a model: patterns, Presidio's classes, detect-secrets' plugins.
 #
-# Law: a matcher says where something of a kind could be; whether it is a finding is up to the conditions
-# of its rule. Of the two libraries we take the recognizers, which know number plans and key formats, and
-# leave the engines. Presidio's boosts scores by context found inside of words ("lic" in "public"), tries to
-# download a model, and asks the network for a suffix list; detect-secrets' reads files line by line at
-# 63,000 characters per CPU-second (measured on 1,000 lines with secrets).
+# Law: a matcher says where something of a kind could be; whether it is a finding is up to the conditions of its
+# rule. Of the two libraries we take the recognizers, which know number plans and key formats, and leave the
+# engines. Presidio's boosts scores by context found inside of words ("lic" in "public"), tries to download a
+# model, and asks the network for a suffix list; detect-secrets' reads files line by line at 63,000 characters
+# per CPU-second (measured on 1,000 lines with secrets).
 #
 # Theory: most texts hold nothing of most kinds. What a rule needs ("@", "://", seven digits) is looked for
 # first; a word with `in`, which is a scan of memory, a pattern with one search. Only a text that has it is
@@ -42,16 +42,13 @@ def load_matcher(rule: Rule, policy: Policy) -> Matcher:
     return _find_patterns([re.compile(pattern) for pattern in rule.patterns], rule.confidence)
 
 
-def compile_needs(needs: Sequence[str]) -> Need:
-    """Return a test of (a text, the same in lower case): does it hold one of *needs*?"""
-    plain = {need: need.replace("\\.", ".").lower() for need in needs if not _SPECIAL.search(need.replace("\\.", ""))}
-    words = list(plain.values())
-    searches = [re.compile(need).search for need in needs if need not in plain]
-
-    def has(text: str, lower: str) -> bool:
-        return any(word in lower for word in words) or any(search(text) for search in searches)
-
-    return has if needs else lambda text, lower: True
+def compile_need(need: str) -> Need:
+    """Return a test of (a text, the same in lower case): does it hold *need*?"""
+    word = need.replace("\\.", ".").lower()
+    if _SPECIAL.search(need.replace("\\.", "")):
+        search = re.compile(need).search
+        return lambda text, lower: bool(search(text))
+    return lambda text, lower: word in lower
 
 
 def _find_patterns(patterns: Sequence[re.Pattern[str]], score: float) -> Matcher:
@@ -68,7 +65,7 @@ def _find_patterns(patterns: Sequence[re.Pattern[str]], score: float) -> Matcher
 
 
 def _load_plugin(rule: Rule, policy: Policy) -> Sequence[re.Pattern[str]]:
-    """Return the patterns of a detect-secrets plugin; a whole match is the secret, with its assignment if it has one."""
+    """Return the patterns of a detect-secrets plugin; a whole match is the secret."""
     name = rule.recognizer.removeprefix(SECRETS)
     known = require("detect_secrets.core.plugins.util", THOROUGH).get_mapping_from_secret_type_to_class()
     plugins = {plugin.__name__: plugin for plugin in known.values() if hasattr(plugin, "denylist")}
@@ -89,12 +86,12 @@ def _load_presidio(rule: Rule, policy: Policy) -> Matcher:
     if name in _ASKS_THE_NETWORK:
         recognizer.validate_result = _know_domain()
     entities = recognizer.supported_entities
-    has = compile_needs(rule.needs)
+    needs = [compile_need(need) for need in rule.needs]
 
     def match(text: str) -> Iterator[Match]:
         for start, end in _list_lines(text):
             line = text[start:end]
-            if has(line, line.lower()):
+            if not needs or any(has(line, line) for has in needs):
                 for result in recognizer.analyze(line, entities, None) or ():
                     yield start + result.start, start + result.end, result.score
 

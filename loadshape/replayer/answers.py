@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loadshape.errors import TraceError
 from loadshape.plan import NULL, Plan
@@ -63,8 +64,8 @@ class Answers:
 
 def find_quotes(trace: Trace) -> dict[int, tuple[int, ...]]:
     """Return {row: the turns that it quotes}. Raises TraceError for a turn that is not an earlier one."""
-    kinds = trace.segments["kind"].cast(pa.string()).to_pylist()
-    turns = {at: _read_turn(trace, at) for at, kind in enumerate(kinds) if kind == KIND}
+    is_answer = np.asarray(pc.equal(trace.segments["kind"].cast(pa.string()), KIND))
+    turns = {at: _read_turn(trace, at) for at in np.flatnonzero(is_answer).tolist()}
     if not turns:
         return {}
     messages = trace.requests["messages"].combine_chunks()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -185,17 +186,17 @@ class BodyBuilder:
         if all(self._kinds[segment] in TEXTS for segment in segments):
             return [b'"', *(self._say(row, segment) for segment in segments), b'"']
         parts = [b"["]
-        for index, segment in enumerate(segments):
-            parts.append(b"," if index else b"")
-            parts.append(self._content_part(row, segment))
-        return [*parts, b"]"]
+        for is_text, some in groupby(segments, lambda segment: self._kinds[segment] in TEXTS):
+            if is_text:  # one part: between two, servers put a line break
+                parts += [b'{"type":"text","text":"', *(self._say(row, segment) for segment in some), b'"}', b","]
+            else:
+                parts += [piece for segment in some for piece in (self._content_part(segment), b",")]
+        parts[-1] = b"]"
+        return parts
 
-    def _content_part(self, row: int, segment: int) -> bytes:
-        kind = self._kinds[segment]
-        if kind in TEXTS:
-            return b'{"type":"text","text":"%b"}' % self._say(row, segment)
+    def _content_part(self, segment: int) -> bytes:
         text = self._texts[segment].as_py()
-        if kind == "json":
+        if self._kinds[segment] == "json":
             return bytes(text, "utf-8")
         return msgspec.json.encode({"type": "image_url", "image_url": {"url": text}})
 
@@ -239,10 +240,10 @@ class _Rows:
         self.request: list[int] = requests["request"].to_pylist()
         self.api: list[str] = requests["api"].cast(pa.string()).to_pylist()
         self.output_tokens: list[int] = requests["output_tokens"].to_pylist()
-        self.model: list[str | None] = requests["model"].to_pylist()
-        self.adapter: list[str | None] = requests["adapter"].to_pylist()
-        self.tenant: list[str | None] = requests["tenant"].to_pylist()
-        self.params: list[int | None] = requests["params"].to_pylist()
+        self.model: list[str | None] = _list_values(requests["model"])
+        self.adapter: list[str | None] = _list_values(requests["adapter"])
+        self.tenant: list[str | None] = _list_values(requests["tenant"])
+        self.params: list[int | None] = _list_values(requests["params"])
         messages = requests["messages"].combine_chunks()
         parts = messages.values  # values keep the offsets valid, whatever slice this is
         segments = parts.field("segments")
@@ -257,6 +258,11 @@ class _Rows:
             (self._roles[part], self._segments[self._segment_ends[part] : self._segment_ends[part + 1]])
             for part in range(self._message_ends[row], self._message_ends[row + 1])
         ]
+
+
+def _list_values(column: pa.ChunkedArray) -> list[Any]:
+    """Return a column as a list; most traces leave the ones that this is for empty."""
+    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
 
 
 def name_request(run: str, request: int) -> str:

@@ -1,9 +1,9 @@
 # From stamped bytes to rows, a few milliseconds behind the stamps at most.
 #
 # Law: the stamps are already made; nothing here can spoil them. Decoding goes in slices of SLICE reads
-# with a drain between two slices: decoding 5,000 reads at a stretch would hold the next drain back for
-# 25 ms, and by then the kernel would have merged several tokens of a stream into one read. Within a slice
-# the next due time is looked at, because a send must not wait for a decoder.
+# at most, with a drain between two slices: decoding 5,000 reads at a stretch would hold the next drain back for
+# 15 ms, and by then the kernel would have merged several tokens of a stream into one read. Within a slice
+# the next due time is looked at, because a send must not wait for a decoder. (ADR 12)
 #
 # Arrivals that wait are bounded: past the bound the run is stopped, as it is when the log falls behind. Neither
 # the reading nor the sending ever waits for the decoder.
@@ -27,7 +27,8 @@ CONTENT = int(Kind.CONTENT)
 INBOX_READS = 200_000  # more than the decoder can work off in a second
 INBOX_BYTES = 256 << 20
 WEIGHED_FROM = 1024  # fewer reads than this cannot hold so many bytes
-SLICE = 16  # about 40 us; between two slices the sockets are read
+SLICE = 16  # tokens like those before, about 40 us; between two slices the sockets are read
+PARSED = 8  # such tokens cost what one read costs that has to be parsed
 
 
 class Decoder:
@@ -45,14 +46,14 @@ class Decoder:
         self._rows = reads
 
     def decode_slice(self) -> bool:
-        """Decode up to SLICE reads; True when more are waiting."""
+        """Decode a few reads, SLICE at most; True when more are waiting."""
         inbox, epoch_ns = self._network.inbox, self._sender.epoch_ns
-        is_first = True
-        for _ in range(min(SLICE, len(inbox))):
+        left, is_looking = SLICE, True
+        while inbox and left > 0:
             connection, at_ns, seen_ns, what = inbox.popleft()
-            if is_first:
+            left -= 1
+            if is_looking:
                 self._look_up(seen_ns)
-            is_looking, is_first = is_first, False
             exchange = connection.exchange
             if exchange is None:
                 if not connection.closed:
@@ -65,10 +66,13 @@ class Decoder:
                     self._note_token(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
                 else:
                     self._absorb(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
+                    left -= PARSED
                 if is_looking or before_ns == NULL:
                     self._sample(exchange, before_ns)
             else:
                 self._break_off(exchange, at_ns - epoch_ns, seen_ns - epoch_ns, what)
+                left -= PARSED
+            is_looking = left % PARSED == 0
         return bool(inbox)
 
     @property
@@ -86,7 +90,7 @@ class Decoder:
             self._sender.wake()
 
     def _sample(self, exchange: Exchange, before_ns: int) -> None:
-        """Count what a read says of TTFT or gaps, for looking on: every first token, and of the gaps one in 16."""
+        """Count what a read says of TTFT or gaps, for looking on: every first token, and some of the gaps."""
         if exchange.last_token_ns == before_ns:
             return
         if before_ns == NULL:
@@ -104,7 +108,7 @@ class Decoder:
             self._check_patience(exchange, at_ns)
 
     def _check_patience(self, exchange: Exchange, at_ns: int) -> None:
-        if self._ledger.has_had_enough(exchange):
+        if self._ledger.limits.has_had_enough(exchange, self._ledger.plan):
             self._ledger.give_up(exchange, Outcome.cancelled, "planned: the client had enough tokens", at_ns)
 
     def _absorb(self, exchange: Exchange, at_ns: int, seen_ns: int, data: bytes) -> None:
@@ -120,8 +124,9 @@ class Decoder:
             self._ledger.end(exchange, Outcome[response.outcome or "truncated"], response.error, done_ns)
             return
         if response.is_done:
-            said_ns = max(at_ns, exchange.sent_ns)
-            self._ledger.go_on(exchange, said_ns)  # what is left is framing, and has its own, short limit
+            is_good = response.outcome is None and response.deltas > 0
+            self._ledger.go_on(exchange, max(at_ns, exchange.sent_ns), succeeded=is_good)
+            self._ledger.watch(exchange, at_ns)  # what is left is framing, and has its own, short limit
         else:
             self._check_patience(exchange, at_ns)
 

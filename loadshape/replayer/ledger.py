@@ -43,6 +43,8 @@ class Ledger:
         worker: int = 0,
         keys: Sequence[Secret | None] = (),
     ) -> None:
+        self.plan = plan
+        self.limits = limits
         self.lines = lines
         self.counts: Counter[Outcome] = Counter()
         self.lateness = Histogram()
@@ -50,9 +52,7 @@ class Ledger:
         self.answers: Answers | None = None  # None where no turn quotes another
         self.lingering = 0  # of those in flight, how many have said everything
         self.ends_early = any(tokens != NULL for tokens in plan.abort_tokens)
-        self._plan = plan
         self._scheduler = scheduler
-        self._limits = limits
         self._rows = rows
         self._worker = worker
         self._keys = [key for key in keys if key is not None]
@@ -71,24 +71,21 @@ class Ledger:
     def watch(self, exchange: Exchange, now_ns: int) -> None:
         """Look at a request again when its deadline may have passed, not earlier than needed."""
         # The next state may have a nearer deadline than this one, but none before the shortest limit from now.
-        deadline_ns, _ = self._limits.find_deadline(exchange, self._plan)
-        deadline_ns = min(deadline_ns, now_ns + self._limits.shortest_ns)
+        deadline_ns, _ = self.limits.find_deadline(exchange, self.plan)
+        deadline_ns = min(deadline_ns, now_ns + self.limits.shortest_ns)
         if deadline_ns < NEVER:
             heapq.heappush(self._deadlines, (deadline_ns, exchange.position))
 
-    def has_had_enough(self, exchange: Exchange) -> bool:
-        """Return whether the plan makes the client leave after the tokens that have come."""
-        enough = self._plan.abort_tokens[exchange.position]
-        return enough != NULL and exchange.tokens >= enough
-
-    def go_on(self, exchange: Exchange, said_ns: int) -> None:
-        """Let the session go on, or the slot: everything was said, and only the end of the body is missing."""
-        if exchange.said_ns == NULL:
-            response = exchange.response
-            self._pass_on(exchange, said_ns, succeeded=response.outcome is None and response.deltas > 0)
-            exchange.said_ns = said_ns
-            self.lingering += 1
-        self.watch(exchange, exchange.last_read_ns)
+    def go_on(self, exchange: Exchange, said_ns: int, *, succeeded: bool) -> None:
+        """Let the session go on, or the slot: everything was said. A turn comes only if it has all that it quotes."""
+        if exchange.said_ns != NULL:
+            return
+        exchange.said_ns = said_ns
+        self.lingering += 1
+        if self.answers is not None:
+            text = exchange.response.text if succeeded else None
+            succeeded = self.answers.hear(self.plan, exchange.position, text)
+        self._scheduler.finish(exchange.position, said_ns, succeeded=succeeded)
 
     def end(self, exchange: Exchange, outcome: Outcome, error: str | None, done_ns: int) -> None:
         """End a request: its connection, its successor, its row."""
@@ -105,28 +102,19 @@ class Ledger:
         self.lateness.add(exchange.begun_ns - exchange.due_ns)
         if self.breaker is not None:
             self.breaker.note(outcome, done_ns)
-        if exchange.said_ns == NULL:
-            self._pass_on(exchange, done_ns, succeeded=outcome is Outcome.ok)
-        else:
-            self.lingering -= 1
-        place = _find_place(self._plan, position, exchange.target, self._worker)
+        self.go_on(exchange, done_ns, succeeded=outcome is Outcome.ok)
+        self.lingering, done_ns = self.lingering - 1, exchange.said_ns  # the end of the body is the connection's affair
+        place = _find_place(self.plan, position, exchange.target, self._worker)
         numbers, texts = make_row(exchange, place, outcome, done_ns, error)
         for key in self._keys:  # a server may repeat what it was told, anywhere
             texts = tuple(text and key.conceal(text) for text in texts)
         self._write(position, outcome, (numbers, texts))
         exchange.connection = None
 
-    def _pass_on(self, exchange: Exchange, ended_ns: int, *, succeeded: bool) -> None:
-        """Tell the scheduler that a turn is over; the next one comes only if it has every answer that it quotes."""
-        position = exchange.position
-        if self.answers is not None:
-            succeeded = self.answers.hear(self._plan, position, exchange.response.text if succeeded else None)
-        self._scheduler.finish(position, ended_ns, succeeded=succeeded)
-
     def skip(self, position: int, due_ns: int, now_ns: int) -> None:
         """Give its row to a request that fell due when its target was lost, and move on."""
         if self.answers is not None:
-            self.answers.hear(self._plan, position, None)
+            self.answers.hear(self.plan, position, None)
         self._scheduler.finish(position, now_ns, succeeded=False)
         self._leave_out(position, due_ns, LOST_TARGET)
 
@@ -142,7 +130,7 @@ class Ledger:
             exchange = self._in_flight.get(position)
             if exchange is None:
                 continue
-            deadline_ns, outcome = self._limits.find_deadline(exchange, self._plan)
+            deadline_ns, outcome = self.limits.find_deadline(exchange, self.plan)
             if deadline_ns <= by_ns:
                 self.give_up(exchange, outcome, EXPLAINED[outcome], now_ns)
             else:
@@ -154,8 +142,7 @@ class Ledger:
         if response.is_done or response.outcome is not None:
             # Only the end of the body is missing: after [DONE] that is no failure, and an error has been told.
             response.end_of_stream()
-            done_ns = exchange.last_read_ns if response.is_done else now_ns
-            self.end(exchange, Outcome[response.outcome or "ok"], response.error, done_ns)
+            self.end(exchange, Outcome[response.outcome or "ok"], response.error, now_ns)
         else:
             self.end(exchange, outcome, reason, now_ns)
 
@@ -166,13 +153,13 @@ class Ledger:
 
     def close(self, reason: str) -> None:
         """Give a row to every request that was never released."""
-        for position in range(len(self._plan)):
+        for position in range(len(self.plan)):
             if not self._ended[position]:
-                self._leave_out(position, self._plan.due_ns[position], reason)
+                self._leave_out(position, self.plan.due_ns[position], reason)
 
     def _leave_out(self, position: int, due_ns: int, reason: str) -> None:
-        place = _find_place(self._plan, position, self.lines.routes.home(position), self._worker)
-        row = make_unsent_row(self._plan.request[position], place, due_ns, Outcome.not_reached, reason)
+        place = _find_place(self.plan, position, self.lines.routes.home(position), self._worker)
+        row = make_unsent_row(self.plan.request[position], place, due_ns, Outcome.not_reached, reason)
         self._write(position, Outcome.not_reached, row)
 
     def _write(self, position: int, outcome: Outcome, row: tuple[tuple[int, ...], tuple[str | None, ...]]) -> None:

@@ -49,6 +49,11 @@ class Limits:
         abort_ns = plan.abort_ns[exchange.position]
         return nearest if abort_ns == NULL else min(nearest, (exchange.due_ns + abort_ns, Outcome.cancelled))
 
+    def has_had_enough(self, exchange: Exchange, plan: Plan) -> bool:
+        """Return whether the plan makes the client leave after the tokens that have come."""
+        enough = plan.abort_tokens[exchange.position]
+        return enough != NULL and exchange.tokens >= enough
+
 
 def _to_limit(limit_s: float | None) -> int:
     return NEVER if limit_s is None else to_ns(limit_s)

@@ -13,6 +13,7 @@ from loadshape.replayer.pool import Pool
 from loadshape.replayer.routing import Routes
 
 OPENING_AT_ONCE = 128  # a burst of SYNs beyond a server's backlog costs a second each
+CLOSES_A_SLICE = 4
 DIALS_A_SLICE = 2  # a connect costs 60 us, and a request may become due meanwhile
 PAUSE_NS = 1_000_000_000  # nothing is opened ahead for so long after an attempt that failed
 
@@ -91,11 +92,12 @@ class Lines:
         self._pools[connection.target].discard(connection)
         self._close(connection)
 
-    def close_idle(self) -> None:
-        """Close the connections that have been idle for too long."""
-        for pool in self._pools:
-            for connection in pool.expire(self._clock.now_ns()):
-                self._close(connection)
+    def close_idle(self) -> bool:
+        """Close a few of the connections that have been idle for too long; True when there are more."""
+        expired = [it for pool in self._pools for it in pool.expire(self._clock.now_ns(), CLOSES_A_SLICE)]
+        for connection in expired:
+            self._close(connection)
+        return len(expired) >= CLOSES_A_SLICE
 
     def _close(self, connection: Connection) -> None:
         connection.closed = True

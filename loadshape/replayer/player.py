@@ -153,7 +153,7 @@ class Player:
             begun=self.sender.begun,
             ended=ended,
             failed=ended - self.ledger.counts[Outcome.ok],
-            in_flight=len(self.ledger),
+            in_flight=len(self.ledger) - self.ledger.lingering,
             reads=self.decoder.reads,
             late_ns=late_ns,
             outcomes={outcome.name: count for outcome, count in self.ledger.counts.items()},

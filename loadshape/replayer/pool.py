@@ -50,10 +50,10 @@ class Pool(Generic[C]):
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def expire(self, now_ns: int) -> list[C]:
-        """Give up and return the connections that have been idle for too long: close them."""
-        young = 0
-        while young < len(self._idle) and now_ns - self._idle[young].idle_since_ns >= IDLE_LIMIT_NS:
+    def expire(self, now_ns: int, at_most: int = 1 << 30) -> list[C]:
+        """Give up and return *at_most* so many of the connections that have been idle for too long: close them."""
+        young, end = 0, min(at_most, len(self._idle))
+        while young < end and now_ns - self._idle[young].idle_since_ns >= IDLE_LIMIT_NS:
             young += 1
         expired, self._idle = self._idle[:young], self._idle[young:]
         return expired

@@ -104,7 +104,8 @@ def _get(target: Target, path: str) -> tuple[int, Any, dict[str, str | None] | N
         return answer.status, None, tls
     except TimeoutError:
         raise TargetError(
-            f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; preflight = false in the run file replays all the same"
+            f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; "
+            "preflight = false in the run file replays all the same"
         ) from None
     except (OSError, http.client.HTTPException) as problem:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__

@@ -16,8 +16,9 @@
 # socket on the host asked for it, and stops after the last (net/core/dev.c, netstamp_work). So one socket asks for
 # it as long as there are streams, and the first bytes of the only connection have a stamp, too.
 #
-# Draining thousands of ready sockets takes milliseconds, and a request may become due meanwhile: every
-# LOOK_EVERY reads the next due time is looked at.
+# A drain goes on until nothing is ready: what is decoded in between would make the stamps of the rest of a step late.
+# It takes milliseconds when thousands are ready, and a request may become due meanwhile: every LOOK_EVERY reads the next
+# due time is looked at. Past AHEAD_READS, what comes waits in the sockets, where TCP may merge it: the log shows that.
 
 """Streams: non-blocking sockets in an inner epoll, with kernel receive stamps."""
 
@@ -43,7 +44,7 @@ from loadshape.replayer.scheduler import NEVER
 SO_TIMESTAMPING = 37
 RX_SOFTWARE, SOFTWARE = 1 << 3, 1 << 4
 CONTROL_BYTES = 128
-ARENA_BYTES = 1 << 18
+READ_BYTES = 1 << 14  # asked of one read: more is left for the next
 READY_AT_ONCE = 4096
 LOOK_EVERY = 16
 AHEAD_READS = 16_384  # a step of 10,000 streams is read before it is decoded; what comes beyond waits in the sockets
@@ -67,8 +68,6 @@ class Streams:
         self._opened = 0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
-        self._arena = memoryview(bytearray(ARENA_BYTES))
-        self._buffers = [self._arena]
         self._sentry = _open_socket(socket.AF_INET)
 
     def listen(self, owner: Owner, ready: Callable[[], None]) -> None:
@@ -89,7 +88,7 @@ class Streams:
             sock.close()
             raise
         connection = Connection(self._opened, sock, target)
-        connection.receive = sock.recvmsg_into
+        connection.receive = sock.recvmsg
         self._opened += 1
         self._connections[sock.fileno()] = connection
         self._epoll.register(sock.fileno(), select.EPOLLOUT)
@@ -133,32 +132,31 @@ class Streams:
     def _read(self, ready: list[tuple[int, int]]) -> int:
         """Read every socket of the list once and return how many bytes came."""
         connections, inbox, now_ns = self._connections, self.inbox, time.monotonic_ns
-        arena, buffers, offset_ns = self._arena, self._buffers, self.offset_ns
-        unpack = _TIMESPEC.unpack_from
+        offset_ns, unpack, writable = self.offset_ns, _TIMESPEC.unpack_from, select.EPOLLOUT
         taken_bytes = 0
         for index, (fd, mask) in enumerate(ready):
             connection = connections.get(fd)
             if connection is None:
                 continue
-            if mask & select.EPOLLOUT and not self._advance(connection):
+            if mask & writable and not self._advance(connection):
                 continue
             try:
-                count, control, _, _ = connection.receive(buffers, CONTROL_BYTES)  # type: ignore[misc]
+                data, control, _, _ = connection.receive(READ_BYTES, CONTROL_BYTES)  # type: ignore[misc]
             except BlockingIOError:
                 continue
             except OSError as error:
                 self._end(connection, error)
                 continue
             seen_ns = now_ns()
-            if count == 0:
+            if not data:
                 self._end(connection, b"")
                 continue
             at_ns = seen_ns
             if control:
                 seconds, nanoseconds = unpack(control[0][2])
                 at_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
-            inbox.append((connection, at_ns, seen_ns, bytes(arena[:count])))
-            taken_bytes += count
+            inbox.append((connection, at_ns, seen_ns, data))
+            taken_bytes += len(data)
             if index % LOOK_EVERY == 0 and seen_ns >= self.due_at_ns:
                 self._owner.wake()
         return taken_bytes

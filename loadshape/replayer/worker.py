@@ -50,6 +50,7 @@ from loadshape.trace import Trace
 TICK_NS = 100_000_000
 FLUSH_TICKS = 10
 TABLE_DESCRIPTORS = 65_536  # 0.5 MB of the kernel's memory
+SWITCH_S = 100e-6  # how long the loop waits for the writer thread at most, which holds the interpreter for a moment
 JOB_BYTES = 64 << 20  # a job is one line, and its settings may hold tool schemas
 
 Orders = asyncio.Queue[Start | Stop | None]
@@ -139,7 +140,6 @@ class Worker:
         self._check_log()
         self._check_load()
         self._player.check_end()
-        self._player.sender.lines.close_idle()
         self._player.work_ahead()
         self._record_health(now_ns, lag_ns)
         self._report(self._player.describe_progress())
@@ -172,7 +172,7 @@ class Worker:
             "loop_lag_ns": lag_ns,
             "decode_lag_ns": player.decoder.worst_lag_ns,
             "realtime_offset_ns": self._offset_ns,
-            "in_flight": len(player.ledger),
+            "in_flight": len(player.ledger) - player.ledger.lingering,
             "connections": player.sender.lines.open,
             "backlog_rows": self._writer.backlog_rows + self._reads.pending + self._requests.pending,
         }
@@ -283,6 +283,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides what Ctrl-C means
     make_room()
     tighten_timers()
+    sys.setswitchinterval(SWITCH_S)
     try:
         import uvloop
     except ImportError:

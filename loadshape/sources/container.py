@@ -118,6 +118,7 @@ def _decode_leniently(raw: bytes) -> Any:
 
 
 def _read_csv(file: io.BufferedReader) -> Iterator[Row | None]:
+    csv.field_size_limit(MAX_OBJECT_BYTES)  # a prompt may be longer than the 128 KiB that the module allows
     for row in csv.DictReader(line.decode("utf-8-sig") for line in file):
         yield None if None in row or None in row.values() else row  # more cells than heads, or fewer
 

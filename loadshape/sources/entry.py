@@ -52,6 +52,7 @@ class Entry(msgspec.Struct, kw_only=True):
     think_ns: int = 0
     kind: str = ""
     model: str | None = None
+    tenant: str | None = None
     failed: bool = False
     blocks: Sequence[Hashable] | None = None
     messages: tuple[tuple[Role, Said], ...] | None = None

@@ -48,6 +48,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     kind: str = ""
     model: str = ""
+    tenant: str = ""
     status: str = ""
     text: str = ""
     blocks: str = ""
@@ -132,7 +133,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "guidellm": Layout(time="timestamp", input="input_length", output="output_length", zero="begin of the recording"),
 }
-_NAMED = ("time", "input", "output", "session", "kind", "model", "status", "text", "blocks", "block_tokens")
+_NAMED = ("time", "input", "output", "session", "kind", "model", "tenant", "status", "text", "blocks", "block_tokens")
 
 
 def parse_columns(text: str) -> Layout:
@@ -195,6 +196,7 @@ def _read_row(
         session=session,
         kind=str(cell(layout.kind) or ""),
         model=cell(layout.model) or None,
+        tenant=None if cell(layout.tenant) in (None, "") else str(cell(layout.tenant)),
         failed=_is_failure(cell(layout.status)),
         blocks=blocks,
     )

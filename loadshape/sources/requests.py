@@ -20,10 +20,12 @@ from loadshape.sources.container import read_lines, read_rows
 from loadshape.sources.entry import Entry, Fault, find_cell
 from loadshape.sources.layout import LAYOUTS, Layout, read_layout
 from loadshape.sources.prompts import read_aiperf, read_batch, read_custom, read_prompts
+from loadshape.sources.servegen import list_clients
 from loadshape.sources.telemetry import read_telemetry
 from loadshape.sources.vllm_log import read_vllm_log
 
 Reading = Iterator[Entry | Fault]
+SERVEGEN = "servegen"  # a folder, and a model: what is drawn of it depends on a window and a seed
 COLUMNS = "columns"  # the format of whoever names the columns himself
 
 _TEXTS = {"custom": read_custom, "openai_batch": read_batch, "aiperf": read_aiperf}
@@ -58,7 +60,8 @@ def open_entries(name: str, path: Path, layout: Layout | None = None) -> Reading
     if layout is not None:
         return read_layout(read_rows(path), layout)
     if name not in READERS:
-        raise SourceError(f"format: expected one of {', '.join(sorted(READERS))}, or named columns; found {name!r}")
+        known = ", ".join(sorted([*READERS, SERVEGEN]))
+        raise SourceError(f"format: expected one of {known}, or named columns; found {name!r}")
     return READERS[name](path)
 
 
@@ -74,6 +77,8 @@ def guess_format(path: Path) -> tuple[str, str]:
 
     Raises SourceError where there is none, or more than one.
     """
+    if path.is_dir():
+        return SERVEGEN, list_clients(path)[0][1].name
     row = next(read_rows(path), None) or {}
     found = {name: columns for name, columns in _SIGNATURES.items() if _has(row, columns)}
     most = max(map(_weigh, found.values()), default=0)

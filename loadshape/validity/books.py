@@ -29,7 +29,6 @@ from loadshape.validity.finding import Finding, Limits, Status, show_share, weig
 
 _COUNTING_REQUESTS = 0.5  # a counter moves when the end was decoded, the row has the time of the last byte
 _COUNTING_NS = 10_000_000  # the same as a time, beside what the worker says of its own lags
-_LINGER_NS = 1_200_000_000  # a request that has said everything is kept for up to a second, for the end of its body
 
 
 def find_rows(log: Log, _limits: Limits) -> Finding:
@@ -69,12 +68,9 @@ def find_reads(log: Log, limits: Limits) -> Finding:
     has_row[numbers] = True
     faults["reads of no request"] = np.count_nonzero(~has_row[owner])
     first, last = np.full(size, np.nan), np.full(size, np.nan)
-    edges = np.flatnonzero(np.diff(owner)) + 1  # reads are sorted by (request, time)
-    if len(owner):
-        first[owner[np.r_[0, edges]]], last[owner[np.r_[edges - 1, -1]]] = (
-            at_ns[np.r_[0, edges]],
-            at_ns[np.r_[edges - 1, -1]],
-        )
+    first[owner[::-1]] = at_ns[::-1]  # reads are sorted by (request, time), and the last one written stays
+    says = metrics.read_column(log.reads, "events") > 0  # behind [DONE] there is only the end of the body
+    last[owner[says]] = at_ns[says]
     slack_ns = limits.stamp_order_s * NS_PER_S
     sent_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("sent", "done"))
     # A last word on an idle connection may be older than the request that it ended, but that did not end ok.
@@ -137,7 +133,7 @@ def _find_stretch(log: Log, sampled: Floats) -> int:
     """Return the most samples in a row of one worker that no order of stamping and decoding explains."""
     lag_ns = np.asarray(_find_lag_ns(log))
     fewest = _count_in_flight(log, begun_by_ns=-lag_ns)
-    most = _count_in_flight(log, done_by_ns=-lag_ns - _LINGER_NS)
+    most = _count_in_flight(log, done_by_ns=-lag_ns)
     wrong = (sampled < fewest) | (sampled > most)
     worker = metrics.read_column(log.health, "worker")
     longest = run = 0

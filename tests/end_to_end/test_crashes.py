@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from loadshape.errors import LogError
+from loadshape.lease import is_held
 from loadshape.log import Log
+from loadshape.recovery import recover
 from loadshape.replayer import Settings, replay
 from loadshape.replayer.job import Progress
 from loadshape.target import Target
@@ -220,3 +222,26 @@ def test_a_stall_of_our_own_is_not_taken_for_silence_of_the_server(url: str, tmp
     check_books(played)
     assert len(stalls) == 1
     assert played.manifest.outcomes == {"ok": 20}
+
+
+def test_a_run_under_way_is_neither_recovered_nor_replaced(url: str, tmp_path: Path) -> None:
+    log, told = tmp_path / "a.log", list[str]()
+
+    def look(progress: Progress, _elapsed_s: float) -> None:
+        if not progress.begun or told:
+            return
+        for attempt in (
+            lambda: recover(log, tmp_path / "b.log"),
+            lambda: replay(open_loop(5, 2), Target(url), log=log, force=True),
+        ):
+            with pytest.raises(LogError) as raised:
+                attempt()
+            told.append(str(raised.value))
+
+    check_books(replay(open_loop(40, 20), Target(url), log=log, processes=2, watch=look))
+    assert told == [
+        f"{log}: the run is still going, and what it has not written is not lost; wait for its end, or end it with "
+        "Ctrl-C, which closes the log in order",
+        f"{log}: a run is writing into it; wait for its end, or choose another name",
+    ]
+    assert not is_held(log)

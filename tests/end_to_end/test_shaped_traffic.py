@@ -203,7 +203,9 @@ def test_an_adapter_is_asked_for_as_a_model(server: Listener, run: Callable[...,
 
 
 def test_an_adapter_that_is_not_served_is_refused(server: Listener, run: Callable[..., Log]) -> None:
-    with pytest.raises(TargetError, match=r"the trace asks for lora-b, which .* does not serve; there is: tiny, lora-a"):
+    with pytest.raises(
+        TargetError, match=r"the trace asks for lora-b, which .* does not serve; there is: tiny, lora-a"
+    ):
         run(ask(adapter="lora-b"))
     assert server.asked == []
 

@@ -25,6 +25,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "at most 7 parameters": {
         "loadshape.cli.making:fixture": "a command's parameters are its flags, which have a ceiling of their own",
+        "loadshape.cli.making:shape": "likewise",
+        "loadshape.cli.converting:convert": "likewise",
         "loadshape.cli.playing:replay_trace": "likewise",
         "loadshape.cli.judging:report": "likewise",
     },

@@ -355,7 +355,7 @@ def test_a_slot_is_filled_once_a_run(isolation: str, told: str) -> None:
 def test_a_slot_may_stand_among_parts_and_in_a_prompt() -> None:
     parts = (("slot", WORDS), "Look: ", ("image", "data:,"))
     content = parse(build_for(make_trace(ask(messages=(("user", parts),)))))
-    assert content.json["messages"][0]["content"][0] == {"type": "text", "text": " w0" * 8}
+    assert content.json["messages"][0]["content"][0] == {"type": "text", "text": " w0" * 8 + "Look: "}
     prompt = parse(build_for(make_trace(ask(api="completions", messages=(("user", (("slot", WORDS), "Once")),)))))
     assert prompt.json["prompt"] == " w0" * 8 + "Once"
 

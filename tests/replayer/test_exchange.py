@@ -53,6 +53,23 @@ def make_exchange() -> Exchange:
     return exchange
 
 
+def test_what_is_skimmed_counts_as_if_it_was_absorbed(tmp_path: Path) -> None:
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in (ROLE, *[WORD] * 9, LAST)]
+    skimming, absorbing = make_exchange(), make_exchange()
+    skimmed = 0
+    for at_ns, data in enumerate([head, *chunks, b"0\r\n\r\n"], 200):
+        if skimming.skim(at_ns, data):
+            skimmed += 1
+        else:
+            skimming.absorb(at_ns, data)
+        absorbing.absorb(at_ns, data)
+    rows = [make_row(exchange, PLACE, Outcome.ok, 900, None) for exchange in (skimming, absorbing)]
+    assert skimmed == 6  # a template is learned from the third word
+    assert rows[0] == rows[1]
+    assert (skimming.tokens, skimming.last_token_ns) == (absorbing.tokens, absorbing.last_token_ns) == (9, 210)
+
+
 def test_a_finished_request_column_by_column(tmp_path: Path) -> None:
     exchange = make_exchange()
     for at_ns, data in ((105, HEAD[:20]), (106, HEAD[20:] + ROLE), (107, THOUGHT), (108, WORD), (109, WORD)):

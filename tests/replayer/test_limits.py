@@ -142,7 +142,7 @@ def test_an_end_is_counted_once_and_every_row_is_accounted_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("tokens", "enough"), [(0, False), (2, False), (3, True), (4, True)])
-def test_patience_in_tokens(tmp_path: Path, tokens: int, enough: bool) -> None:
-    ledger = make_ledger(tmp_path, SOME, ask(0, patience=(None, 3)), ask(0))
-    assert ledger.has_had_enough(make_exchange(0, tokens=tokens)) is enough
-    assert ledger.has_had_enough(make_exchange(1, tokens=tokens)) is False
+def test_patience_in_tokens(tokens: int, enough: bool) -> None:
+    plan, limits = plan_of(ask(0, patience=(None, 3)), ask(0)), Limits(SOME)
+    assert limits.has_had_enough(make_exchange(0, tokens=tokens), plan) is enough
+    assert limits.has_had_enough(make_exchange(1, tokens=tokens), plan) is False

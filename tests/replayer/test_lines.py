@@ -8,7 +8,7 @@ from loadshape.clock import FakeClock
 from loadshape.replayer.body import Prepared
 from loadshape.replayer.connection import Connection
 from loadshape.replayer.exchange import Exchange
-from loadshape.replayer.lines import DIALS_A_SLICE, OPENING_AT_ONCE, Lines
+from loadshape.replayer.lines import CLOSES_A_SLICE, DIALS_A_SLICE, OPENING_AT_ONCE, Lines
 from loadshape.replayer.routing import Routes, Routing
 
 
@@ -161,6 +161,15 @@ def test_a_dropped_connection_is_closed_and_forgotten(lines: Lines, notes: Notes
     lines.drop(connection)
     assert notes.closed == [connection]
     assert lines.take(clock.now_ns()) is None
+    assert lines.open == 0
+
+
+def test_many_idle_connections_are_closed_a_few_at_a_time(lines: Lines, notes: Notes, clock: FakeClock) -> None:
+    warm(lines, notes, CLOSES_A_SLICE + 1)
+    clock.advance(9_000_000_000)
+    assert lines.close_idle()
+    assert len(notes.closed) == CLOSES_A_SLICE
+    assert not lines.close_idle()
     assert lines.open == 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from loadshape.log import Outcome
+from loadshape.replayer import streams
 from loadshape.replayer.connection import Arrival, Connection, Network, translate_error
 from loadshape.replayer.portable import Portable
 from loadshape.replayer.roads import list_roads
@@ -366,3 +367,26 @@ async def read(side: Side, peer: socket.socket, size: int) -> bytes:
             break
         data += more
     return bytes(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only epoll has a drain of its own")
+def test_a_drain_stops_when_enough_waits_to_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "READ_BYTES", 10)
+
+    async def drain_twice() -> tuple[int, int]:
+        side = Side("kernel")
+        _, peer = await side.connect()
+        side.loop.remove_reader(side.network._epoll.fileno())  # type: ignore[attr-defined]
+        peer.send(bytes(100))
+        monkeypatch.setattr(streams, "AHEAD_READS", 3)
+        side.network.drain()
+        some = len(side.network.inbox)
+        monkeypatch.setattr(streams, "AHEAD_READS", 1000)
+        side.network.drain()
+        found = some, len(side.network.inbox)
+        side.network.shut()
+        peer.close()
+        side.listener.close()
+        return found
+
+    assert uvloop.run(drain_twice()) == (3, 10)

@@ -261,7 +261,9 @@ class Laws:
         for at, read in enumerate(self.store.reads.get(row.request, ())):
             size += read.bytes
             if served is not None and size >= served.answer.done_at:
-                return max(read.at_ns, row.sent_ns), self.store.order["read", row.request, at]
+                if row.done_ns != max(read.at_ns, row.sent_ns):
+                    raise Violation(f"request {row.request} ended at {row.done_ns}, and said [DONE] at {read.at_ns}")
+                return row.done_ns, self.store.order["read", row.request, at]
         return row.done_ns, self.store.order["request", row.request, 0]
 
     def _check_due(self, row: Row, due_ns: int, is_reached: bool) -> None:

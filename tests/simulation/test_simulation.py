@@ -16,6 +16,7 @@ from loadshape.log import Outcome
 from loadshape.replayer import pool
 from loadshape.replayer.decoder import Decoder
 from loadshape.replayer.ledger import Ledger
+from loadshape.replayer.limits import Limits
 from loadshape.replayer.lines import Lines
 from loadshape.replayer.player import Player
 from loadshape.replayer.scheduler import Scheduler
@@ -152,7 +153,7 @@ def time_out_before_reading(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_patience(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "has_had_enough", lambda self, exchange: False)
+    patch.setattr(Limits, "has_had_enough", lambda self, exchange, plan: False)
 
 
 DEFECTS = [

@@ -68,10 +68,16 @@ DAMAGED: dict[str, tuple[bytes, list[Any]]] = {
     "a line that is cut": (b'{"a": 1}\n{"a": ', [{"a": 1}, None]),
     "a first line that is cut": (b'{"a": \n{"a": 1}\n', [None, {"a": 1}]),
     "a line of another type": (b'{"a": 1}\n[2]\n3\n', [{"a": 1}, None, None]),
-    "a row of CSV that is too short, and one that is too long": (b"a,b\n1,2\n3\n4,5,6\n", [{"a": "1", "b": "2"}, None, None]),
-    "not a number, as Python writes it": (b'{"a": NaN, "b": 1}\n', [{"a": pytest.approx(float("nan"), nan_ok=True), "b": 1}]),
+    "a row of CSV that is too short, and one that is too long": (
+        b"a,b\n1,2\n3\n4,5,6\n",
+        [{"a": "1", "b": "2"}, None, None],
+    ),
+    "not a number, as Python writes it": (
+        b'{"a": NaN, "b": 1}\n',
+        [{"a": pytest.approx(float("nan"), nan_ok=True), "b": 1}],
+    ),
     "nothing": (b"", []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DAMAGED)

@@ -70,10 +70,21 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any] | str]]] = {
         "burstgpt",
         BURST_3,
         [
-            {"at_ns": 19440110 * S, "input_tokens": 906, "output_tokens": 446, "session": "s-1",
-             "kind": "Conversation log", "model": "GPT-4"},
-            {"at_ns": 19440161 * S + S // 2, "input_tokens": 36, "output_tokens": 0, "kind": "API log",
-             "model": "ChatGPT"},
+            {
+                "at_ns": 19440110 * S,
+                "input_tokens": 906,
+                "output_tokens": 446,
+                "session": "s-1",
+                "kind": "Conversation log",
+                "model": "GPT-4",
+            },
+            {
+                "at_ns": 19440161 * S + S // 2,
+                "input_tokens": 36,
+                "output_tokens": 0,
+                "kind": "API log",
+                "model": "ChatGPT",
+            },
         ],
     ),
     "mooncake: milliseconds": (
@@ -94,9 +105,30 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any] | str]]] = {
             hashed(63, [1, 2], chat_id=161, parent_chat_id=160, type="file", turn=3),
         ),
         [
-            {"at_ns": 61114 * MS, "input_tokens": 600, "output_tokens": 5, "session": 159, "kind": "text", "blocks": [1]},
-            {"at_ns": 62500 * MS, "input_tokens": 600, "output_tokens": 5, "session": 159, "kind": "text", "blocks": [1, 2]},
-            {"at_ns": 63 * S, "input_tokens": 600, "output_tokens": 5, "session": 159, "kind": "file", "blocks": [1, 2]},
+            {
+                "at_ns": 61114 * MS,
+                "input_tokens": 600,
+                "output_tokens": 5,
+                "session": 159,
+                "kind": "text",
+                "blocks": [1],
+            },
+            {
+                "at_ns": 62500 * MS,
+                "input_tokens": 600,
+                "output_tokens": 5,
+                "session": 159,
+                "kind": "text",
+                "blocks": [1, 2],
+            },
+            {
+                "at_ns": 63 * S,
+                "input_tokens": 600,
+                "output_tokens": 5,
+                "session": 159,
+                "kind": "file",
+                "blocks": [1, 2],
+            },
         ],
     ),
     "ragpulse: seconds as texts, segments in order": (
@@ -157,20 +189,32 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any] | str]]] = {
     ),
     "aiperf: a conversation with live answers": (
         "aiperf",
-        lines({"session_id": "s1", "turns": [
-            {"text": "a", "output_length": 7, "timestamp": 9}, {"text": "b", "output_length": 8, "delay": 1500},
-        ]}),
+        lines(
+            {
+                "session_id": "s1",
+                "turns": [
+                    {"text": "a", "output_length": 7, "timestamp": 9},
+                    {"text": "b", "output_length": 8, "delay": 1500},
+                ],
+            }
+        ),
         [
             {"at_ns": 9 * MS, "messages": (("user", "a"),), "output_tokens": 7, "session": "s1"},
-            {"messages": (("user", "a"), ("assistant", 0), ("user", "b")), "output_tokens": 8, "session": "s1",
-             "think_ns": 1500 * MS},
+            {
+                "messages": (("user", "a"), ("assistant", 0), ("user", "b")),
+                "output_tokens": 8,
+                "session": "s1",
+                "think_ns": 1500 * MS,
+            },
         ],
     ),
     "otel: OTLP": (
         "otel",
         lines(OTLP),
-        [{"at_ns": 1700000000 * S + 7, "input_tokens": 12, "output_tokens": 3, "session": "c-1", "kind": "chat"},
-         "other_span"],
+        [
+            {"at_ns": 1700000000 * S + 7, "input_tokens": 12, "output_tokens": 3, "session": "c-1", "kind": "chat"},
+            "other_span",
+        ],
     ),
     "otel: single spans, older names": (
         "otel",
@@ -184,8 +228,8 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any] | str]]] = {
         "INFO 12-31 23:59:59 [metrics.py:1] Avg prompt throughput\n"
         "(APIServer pid=7) INFO 01-01 00:00:01 [request_logger.py:65] Received request cmpl-2: params: "
         "SamplingParams(max_tokens=9), lora_request: None.\n"
-        "(APIServer pid=7) DEBUG 01-01 00:00:01 [request_logger.py:58] Request cmpl-2 details: prompt: 'one two three', "
-        "prompt_token_ids: None, prompt_embeds shape: None.\n"
+        "(APIServer pid=7) DEBUG 01-01 00:00:01 [request_logger.py:58] Request cmpl-2 details: "
+        "prompt: 'one two three', prompt_token_ids: None, prompt_embeds shape: None.\n"
         "INFO 01-01 00:00:02 [logger.py:70] Generated response cmpl-1 (streaming complete): output: 'ok', "
         "output_token_ids: [5, 6], finish_reason: stop\n",
         [
@@ -193,7 +237,7 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any] | str]]] = {
             {"at_ns": 978307201 * S, "input_tokens": 4, "output_tokens": 9, "blocks": [1]},
         ],
     ),
-}  # fmt: skip
+}
 
 
 def say(entry: Entry | Fault) -> dict[str, Any] | str:

@@ -40,7 +40,7 @@ def to_spans(path: Path) -> dict[str, str]:
 
 
 def to_vllm_log(path: Path) -> dict[str, str]:
-    line = "INFO 03-04 05:06:0{} [logger.py:39] Received request cmpl-{}: prompt: {!r}, params: SamplingParams(max_tokens=4)"
+    line = "INFO 03-04 05:06:0{} [logger.py:39] Received request cmpl-{}: prompt: {!r}, params: SamplingParams(n=1)"
     answer = "INFO 03-04 05:06:09 [logger.py:70] Generated response cmpl-{}: output: {!r}, finish_reason: stop"
     told = [line.format(n, n, text) for n, text in enumerate(PROMPTS)]
     path.write_text("\n".join([*told, *(answer.format(n, f"Dear Quillfeather {n}") for n in range(4))]))
