@@ -6,7 +6,7 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; d
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
-.PHONY: demo test lint fast golden clean
+.PHONY: demo test lint fast golden audit clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo  ## from ShareGPT text to a verdict, in demo/
@@ -27,6 +27,10 @@ lint: .venv/.lint  ## ruff, mypy strict, and the house rules
 golden: .venv/.demo  ## publish the digests of the demo (after a change that is meant to change them)
 	$(BIN)/loadshape demo
 	$(BIN)/python traces/golden/publish.py demo
+
+audit: .venv/.test  ## what the default policy finds and leaves alone, on the invented corpus
+	$(BIN)/python sanitizers/corpus/measure.py default --set shown
+	$(BIN)/python sanitizers/corpus/measure.py default --set unseen
 
 clean:
 	rm -rf .venv demo

@@ -87,10 +87,10 @@ def dispersion(times_s: Floats, window_s: float, *, duration_s: float) -> float 
 
 def rank_correlation(left: Floats, right: Floats) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; 0 where one of the two does not vary."""
-    ranks = [_rank(values) for values in (left, right)]
-    if any(values.std() == 0 for values in ranks):
+    first, second = _rank(left), _rank(right)
+    if first.std() == 0 or second.std() == 0:
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _rank(values: Floats) -> Floats:

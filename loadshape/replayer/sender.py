@@ -25,8 +25,7 @@ from loadshape.replayer.scheduler import NEVER, Scheduler
 BODIES_AHEAD_NS = 2_000_000_000
 LINES_AHEAD_NS = 200_000_000  # longer than a connect over an ocean, shorter than the idle limit
 WARM_UP_TURNS = 10_000  # a slice each, or a millisecond of waiting: ten seconds at most
-BODIES_A_SLICE = 4
-BODY_NS = 50_000  # what a short one costs: none is begun so near to a due instant
+BODIES_A_SLICE = 4  # a short one costs 50 us
 
 
 class Sender:
@@ -81,8 +80,8 @@ class Sender:
         upcoming = self._scheduler.upcoming(now_ns + BODIES_AHEAD_NS, skip=len(self._prepared))
         positions = list(islice(upcoming, BODIES_A_SLICE))
         for position in positions:
-            if self.clock.now_ns() >= self._network.due_at_ns - BODY_NS:
-                return True
+            if self.clock.now_ns() >= self._network.due_at_ns:
+                return True  # what is due goes first
             self._prepared[position] = self._make(position, self._routes.home(position))
         is_closing = self.lines.close_idle()
         return self._dial_ahead(now_ns + LINES_AHEAD_NS) or is_closing or len(positions) == BODIES_A_SLICE

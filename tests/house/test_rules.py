@@ -116,7 +116,7 @@ def heirs() -> Found:
 
 
 def tall_modules() -> Found:
-    return ((name, height) for name, height in measure_heights().items() if height > 11)  # a cycle raises
+    return ((name, height) for name, height in measure_heights().items() if height > 13)  # a cycle raises
 
 
 def crowded_commands() -> Found:
@@ -139,7 +139,7 @@ RULES: dict[str, Callable[[], Found]] = {
     "loadshape is imported at the top of a module": late_imports,
     "at most 14 methods a class": large_classes,
     "no inheritance but of errors, protocols and plain values": heirs,
-    "no cycles, and at most 11 levels of imports": tall_modules,
+    "no cycles, and at most 13 levels of imports": tall_modules,
     "at most 12 flags a command": crowded_commands,
 }
 
