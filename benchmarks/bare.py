@@ -84,7 +84,8 @@ async def read(url: str, streams: int, tokens: int) -> np.ndarray:
     gc.collect()
     gc.freeze()
     gc.disable()
-    body = json.dumps({"messages": [{"role": "user", "content": "word"}], "max_tokens": tokens, "stream": True}).encode()
+    message = {"role": "user", "content": "word"}
+    body = json.dumps({"messages": [message], "max_tokens": tokens, "stream": True}).encode()
     head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: bare\r\nContent-Length: {len(body)}\r\nX-Request-Id: "
     for connection in reader.connections:
         network.send(connection, [f"{head}{connection.number}\r\n\r\n".encode(), body])

@@ -1,12 +1,12 @@
 # What do other load generators report of the same work, and what does it cost them?
 #
-#     python benchmarks/bench_peers.py --peers FOLDER --server PATH [--tools NAME ...] [--works NAME ...]
+#     setsid -w python benchmarks/bench_peers.py --peers FOLDER --server PATH [--tools NAME ...] [--works NAME ...]
 #     python benchmarks/bench_peers.py --table LINES.json
 #
 # Every tool that is installed below FOLDER (benchmarks/peers.py says where) gets the same work from its own command
-# line, with its defaults. The server (benchmarks/truth.py, --server) runs on core 0 in real time and logs when it had
-# each request and wrote each chunk; the tool runs on core 1, its sessions with the highest weight. An error is the
-# statistic that the tool reports minus the same statistic of the server's log. Prints a JSON line a run, then one
+# line, with its defaults. The server (benchmarks/truth.py, --server) runs on core 0 and logs when it had each request
+# and wrote each chunk; the tool runs on core 1; their sessions have the highest weight. An error is the statistic that
+# the tool reports minus the same statistic of the server's log. Prints a JSON line a run, then one
 # Markdown table of medians; --table makes the table of lines that were kept.
 #
 # Limits: loopback; one client core, which suits one process and holds back those that would use ten; 10 s or two
@@ -104,6 +104,12 @@ def _take_core() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -15)
 
 
+def _weigh(pid: int) -> None:
+    """Give the session of a process the highest weight against other sessions; a niceness counts only inside one."""
+    with suppress(OSError):  # not root, or no such kernel
+        Path(f"/proc/{pid}/autogroup").write_text("-20")
+
+
 def _family(known: Iterable[int]) -> dict[int, list[str]]:
     """Return {process: fields of its stat after the name} of the processes that are known and all their children."""
     stats = {}
@@ -120,9 +126,9 @@ def _family(known: Iterable[int]) -> dict[int, list[str]]:
 def _sample(leader: int, usage: Usage, cpu_s: dict[int, float]) -> None:
     now, pss_kb = _family({leader, *cpu_s}), 0
     for pid, fields in now.items():
+        if pid not in cpu_s:
+            _weigh(pid)
         with suppress(OSError):
-            if pid not in cpu_s:  # weight of its session against the other sessions; a niceness counts only inside
-                Path(f"/proc/{pid}/autogroup").write_text("-20")
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             pss_kb += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
         cpu_s[pid] = (int(fields[11]) + int(fields[12])) * TICK_S
@@ -277,6 +283,8 @@ def main() -> None:
             make(given.peers / name)
     print(json.dumps({"host": describe_host(), "load": os.getloadavg()}), flush=True)
     os.sched_setaffinity(0, {SERVER_CORE})
+    if os.getsid(0) == os.getpid():  # a session of our own, which the server shares
+        _weigh(os.getpid())
     tools = [tool for tool in TOOLS if not given.tools or tool.name in given.tools]
     for tool in tools:
         if not (given.peers / tool.needs).exists():

@@ -20,9 +20,9 @@ import msgspec
 
 from loadshape.characters import filter_text
 from loadshape.conversation import Conversation, Message, Role
-from loadshape.policy import Policy
+from loadshape.errors import MissingExtra
+from loadshape.policy import NER, Policy
 from loadshape.recognizer import Recognizers, list_versions
-from loadshape.sanitizer import clean_conversation
 from loadshape.sources import read
 
 CONVERSATIONS = 60
@@ -61,10 +61,11 @@ def invent() -> list[Conversation]:
 
 def measure(conversations: Sequence[Conversation], policy: Policy) -> dict[str, float]:
     recognizers = Recognizers(policy)
-    clean_conversation(conversations[0], policy, recognizers)  # first use compiles patterns
+    texts = [[message.text for message in conversation.messages] for conversation in conversations]
+    recognizers.find(texts[0])  # first use compiles patterns
     begun = time.process_time()
-    for conversation in conversations:
-        clean_conversation(conversation, policy, recognizers)
+    for each in texts:
+        recognizers.find(each)
     cpu_s = time.process_time() - begun
     characters = sum(conversation.characters for conversation in conversations)
     return {"characters": characters, "cpu_s": round(cpu_s, 3), "characters_per_cpu_s": round(characters / cpu_s)}
@@ -78,6 +79,14 @@ def measure_filter(conversations: Sequence[Conversation]) -> float:
     return round(sum(map(len, texts)) / (time.process_time() - begun))
 
 
+def try_thorough(conversations: Sequence[Conversation]) -> dict[str, float] | None:
+    try:
+        list_versions(policy := Policy.load("thorough"))
+    except MissingExtra:
+        return None
+    return measure(conversations, policy)
+
+
 def main() -> None:
     if len(sys.argv) > 1:
         source = read("sharegpt", sys.argv[1], limit=CONVERSATIONS, max_characters=MAX_CHARACTERS)
@@ -85,17 +94,12 @@ def main() -> None:
     else:
         conversations = invent()
     policy = Policy.load("default")
-    without_names = msgspec.structs.replace(
-        policy, model=None, rules=tuple(rule for rule in policy.rules if rule.recognizer != "ner")
-    )
-    only_patterns = msgspec.structs.replace(
-        without_names, rules=tuple(rule for rule in without_names.rules if rule.recognizer == "pattern")
-    )
+    nameless = tuple(rule for rule in policy.rules if not rule.recognizer.startswith(NER))
     figures = {
-        "policy": policy.name,
-        "all_rules": measure(conversations, policy),
-        "without_ner": measure(conversations, without_names),
-        "patterns_only": measure(conversations, only_patterns),
+        "default": measure(conversations, policy),
+        "default_without_models": measure(conversations, msgspec.structs.replace(policy, models=(), rules=nameless)),
+        "secrets_only": measure(conversations, Policy.load("secrets-only")),
+        "thorough": try_thorough(conversations),
         "control_sequence_filter_characters_per_cpu_s": measure_filter(conversations),
         "versions": {"python": platform.python_version(), **list_versions(policy)},
         "machine": platform.machine(),

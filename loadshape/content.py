@@ -329,7 +329,7 @@ class Author:
             prefix=replace(before.part, segments=prefix_segments),
             own=replace(own.part, segments=own_segments),
             shared_tokens=_measure(elements) if elements else np.zeros(n, np.int64),
-            template_tokens=self._count_template(prefix and prefix.part) + np.zeros(n, np.int64),
+            template_tokens=self._count_template(None if prefix is None else prefix.part) + np.zeros(n, np.int64),
             tenants=tenants,
         )
 

@@ -267,11 +267,11 @@ class _Draft:
             inputs[first] = shape.inputs.draw(open_stream(self.seed, "lengths.inputs"), self.n)
             chosen = self.author.choose(rows).tolist() if shape.outputs is None else []
             output_tokens = self._draw_outputs([self.told[row][0][1] for row in chosen], rows)
-        if shape.sessions is not None and shape.sessions.inputs is not None:
-            later = shape.sessions.inputs
-        follows = np.setdiff1d(np.arange(rows), first)
-        if later is not None and len(follows):
-            inputs[follows] = later.draw(open_stream(self.seed, "lengths.turns"), len(follows))
+        if shape.sessions is not None:
+            later = shape.sessions.inputs or later
+            follows = np.delete(np.arange(rows), first)
+            if later is not None and len(follows):
+                inputs[follows] = later.draw(open_stream(self.seed, "lengths.turns"), len(follows))
         return inputs, output_tokens
 
     def _draw_outputs(self, answers: Sequence[str], rows: int | None = None) -> Integers:

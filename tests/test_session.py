@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from invention import InventedFixture
+from models import write_model
 
 from loadshape.arrival import Poisson
 from loadshape.conversation import Conversation, Message
@@ -22,7 +23,7 @@ from loadshape.prefix import PrefixTree
 from loadshape.randomness import open_stream
 from loadshape.session import Geometric, Sessions, Weighted, draw_numbers
 from loadshape.shape import Shape
-from loadshape.tokenizer import Estimate
+from loadshape.tokenizer import Estimate, Tokenizer, load_tokenizer
 from loadshape.trace import Loop, Trace
 from loadshape.wait import ExponentialWait, FixedWait, LogNormalWait, UniformWait
 
@@ -89,6 +90,21 @@ def test_stated_tokens_are_those_of_the_whole_history(shape: Shape) -> None:
         assert sum(Estimate().count([text for _, text in row["messages"]])) == row["input_tokens"]
     error = trace.manifest.statistics["input_tokens_error"]
     assert error["exact"] == error["prompts"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(write_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize("isolation", ["none", "slot"])
+def test_a_history_has_the_tokens_that_the_models_server_counts(api: str, isolation: str, tokenizer: Tokenizer) -> None:
+    shape = replace(COMPOSED, tokenizer=tokenizer, api=api, isolation=isolation, inputs=Fixed(150))
+    trace = draw(shape)
+    error = trace.manifest.statistics["input_tokens_error"]
+    assert (error["exact"], error["least"], error["most"]) == (error["prompts"], 0, 0)
+    assert {row["input_tokens"] for row in list_rows(trace) if row["turn"] == 0} == {150}
 
 
 def test_composed_turns_have_the_lengths_that_were_drawn() -> None:

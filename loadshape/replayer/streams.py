@@ -17,8 +17,8 @@
 # it as long as there are streams, and the first bytes of the only connection have a stamp, too.
 #
 # A drain goes on until nothing is ready: what is decoded in between would make the stamps of the rest of a step late.
-# It takes milliseconds when thousands are ready, and a request may become due meanwhile: every LOOK_EVERY reads the next
-# due time is looked at. Past AHEAD_READS, what comes waits in the sockets, where TCP may merge it: the log shows that.
+# It takes milliseconds when thousands are ready, and a request may become due meanwhile: every LOOK_EVERY reads the
+# next due time is looked at. Past AHEAD_READS, what comes waits in the sockets, where TCP may merge it.
 
 """Streams: non-blocking sockets in an inner epoll, with kernel receive stamps."""
 

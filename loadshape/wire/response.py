@@ -43,9 +43,7 @@ Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_ERROR_CHARACTERS = 200
-# When a template is learned, counted in deltas: not for the shortest answers, and not at every chunk of a
-# server that changes more than the content.
-LESSONS = (3, 9, 27)
+LESSONS = (3, 9, 27)  # deltas at which a template is learned: few, for servers that change more than the content
 
 _CONTENT, _USAGE, _DONE, _COMMENT = map(int, (Kind.CONTENT, Kind.USAGE, Kind.DONE, Kind.COMMENT))
 _NOTABLE: Final = int(Kind.FINISH | Kind.USAGE | Kind.DONE | Kind.ERROR)  # what outlives its event
@@ -338,8 +336,7 @@ class Response:
 
     def _break(self, fault: str) -> None:
         """Give up on the bytes of this connection."""
-        self.complete = self._is_broken = True
-        self._template = self._expected = None
+        self.complete, self._is_broken, self._template, self._expected = True, True, None, None
         self._decide("protocol_error", fault)
 
     def _decide(self, outcome: Outcome, error: str | None) -> None:
