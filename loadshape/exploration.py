@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from loadshape.errors import InputError
@@ -23,20 +22,12 @@ from loadshape.gate import Decision, Gate, rule
 from loadshape.log import Log
 from loadshape.manifest import NAME
 from loadshape.saturation import Point, measure_point
-from loadshape.search import Result, Search, Step, Trial, choose_next
+from loadshape.search import Found, Search, Step, Trial, choose_next
 from loadshape.summary import Summary, summarize
 
 Play = Callable[[float, float, Path], Log]  # level, seconds, where the log goes
 Say = Callable[[str], None]
 _TRIAL = re.compile(r"(?P<number>\d+)-(?P<level>[\d.e+-]+)-(?P<length>[\d.]+)s\.log")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a search came to: its result, and what the gate said at each level."""
-
-    result: Result
-    decisions: dict[float, Decision]
 
 
 def repeat_run(
@@ -54,6 +45,8 @@ def repeat_run(
             time.sleep(pause_s)
         say(f"run {number} of {times}")
         logs.append(play(path))
+        if logs[-1].manifest.ended == "interrupted":
+            break
     return logs
 
 

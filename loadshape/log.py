@@ -6,6 +6,7 @@
 #
 #     NAME.log/run.json                  what was about to happen; written first
 #     NAME.log/environment.json          who measured, on what, against which server
+#     NAME.log/planned.arrow             one row a request: what the trace wanted of it
 #     NAME.log/worker-00/requests.arrows one row a request
 #     NAME.log/worker-00/reads.arrows    one row a read that carried stream bytes
 #     NAME.log/worker-00/health.arrows   ten rows a second about the instrument itself
@@ -18,8 +19,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,18 @@ import pyarrow.compute as pc
 
 from loadshape.digest import digest_file
 from loadshape.errors import LogError
-from loadshape.manifest import find_member, read_manifest, read_plain
+from loadshape.manifest import find_member, read_manifest, read_plain, read_table
+from loadshape.shard import VERSION as VERSION
+from loadshape.shard import Shard as Shard
+from loadshape.shard import check_head, gather_shards, iterate_shards, slice_table
+from loadshape.shard import read_stream as read_stream
+from loadshape.stats import Integers
+from loadshape.tally import COLUMNS, Tally, tally_reads
 from loadshape.version import __version__
 
-VERSION = 1
 RUN_NAME = "run.json"
 ENVIRONMENT_NAME = "environment.json"
+PLANNED_NAME = "planned.arrow"
 
 
 class Outcome(IntEnum):
@@ -122,15 +131,22 @@ HEALTH = pa.schema(
     ]
 )
 SCHEMAS = {"requests": REQUESTS, "reads": READS, "health": HEALTH}
-
-
-class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of one worker: its path inside the log, what it holds, and how much."""
-
-    path: str
-    table: str
-    rows: int
-    sha256: str
+PLANNED = pa.schema(
+    [
+        pa.field("request", pa.uint32(), nullable=False),
+        pa.field("session", pa.uint32(), nullable=False),
+        pa.field("turn", pa.uint16(), nullable=False),
+        pa.field("due_ns", pa.int64()),  # null: waits for its predecessor, or for a slot
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("api", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("model", pa.string()),
+        pa.field("adapter", pa.string()),
+        pa.field("tenant", pa.string()),
+        pa.field("input_tokens", pa.uint32(), nullable=False),
+        pa.field("output_tokens", pa.uint32(), nullable=False),
+        pa.field("shared_tokens", pa.uint32(), nullable=False),
+    ]
+)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,23 +184,26 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ended: str  # "complete", "interrupted" or "stopped: why"
     ended_ns: int
     notes: list[str] = []
-    files: dict[str, str] = {}  # name -> sha256 of the files that are no shard: run.json, environment.json
+    files: dict[str, str] = {}  # name -> sha256 of the files that are no shard: run.json, environment.json...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is gathered from the disk is kept
 class Log:
-    """What happened in one run: three Arrow tables and their manifest.
+    """What happened in one run: Arrow tables and their manifest.
 
-    `requests`, `reads` and `health` have the schemas REQUESTS, READS and HEALTH; requests are sorted by
-    number, reads by (request, time), health by (worker, time).
+    `requests`, `reads` and `health` have the schemas REQUESTS, READS and HEALTH; requests are sorted by number, reads
+    by (request, time), health by (worker, time). `planned` has the schema PLANNED and is sorted by number; None in
+    logs from before it was kept. Reads may be many: they stay on the disk until `reads` is asked for, and
+    `read_parts` goes through them in little memory. `held` are the reads of a log that is not on a disk.
     """
 
     path: Path
     manifest: LogManifest
     environment: dict[str, Any]
     requests: pa.Table
-    reads: pa.Table
+    held: pa.Table | None
     health: pa.Table
+    planned: pa.Table | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Log:
@@ -196,15 +215,62 @@ class Log:
                 f"save what is there with: loadshape recover {folder} -o NEW.log"
             )
         manifest = read_manifest(folder, LogManifest, "log", VERSION, LogError)
-        tables = {name: _gather(folder, manifest.shards, name) for name in SCHEMAS}
+        check_head(folder, manifest.shards, "reads", READS)
         return cls(
             path=folder,
             manifest=manifest,
             environment=read_environment(folder),
-            requests=tables["requests"].sort_by("request"),
-            reads=_sort_reads(tables["reads"]),
-            health=tables["health"].sort_by([("worker", "ascending"), ("at_ns", "ascending")]),
+            requests=gather_shards(folder, manifest.shards, "requests", REQUESTS).sort_by("request"),
+            held=None,
+            health=gather_shards(folder, manifest.shards, "health", HEALTH).sort_by(
+                [("worker", "ascending"), ("at_ns", "ascending")]
+            ),
+            planned=read_planned(folder) if PLANNED_NAME in manifest.files else None,
         )
+
+    @cached_property
+    def reads(self) -> pa.Table:
+        """All reads as one table, gathered when it is first asked for: 34 bytes a row. Raises LogError if damaged."""
+        if self.held is not None:
+            return self.held
+        reads = gather_shards(self.path, self.manifest.shards, "reads", READS)
+        # Rows of one request are in time order already, since one worker wrote them: a stable sort keeps that.
+        return reads.take(pa.array(np.argsort(np.asarray(reads["request"]), kind="stable")))
+
+    @property
+    def read_rows(self) -> int:
+        """How many reads there are."""
+        if self.held is not None:
+            return int(self.held.num_rows)
+        return sum(shard.rows for shard in self.manifest.shards if shard.table == "reads")
+
+    def read_parts(self, *columns: str) -> Iterator[pa.Table]:
+        """Return these columns of all reads in parts of about a million rows, in the order in which they were written.
+
+        Those of one request come in the order of time, between those of others. Raises LogError for a damaged shard.
+        """
+        if self.held is not None:
+            return slice_table(self.held.select(columns))
+        return iterate_shards(self.path, self.manifest.shards, "reads", READS, columns)
+
+    @cached_property
+    def tally(self) -> Tally:
+        """What the reads come to by request and by second; one pass over them, when it is first asked for."""
+        return tally_reads(
+            self.read_parts(*COLUMNS),
+            self._place_workers(),
+            seconds=int(self.manifest.ended_ns // 1_000_000_000) + 1,
+            expected=self.read_rows,
+        )
+
+    def _place_workers(self) -> Integers:
+        """Return the place of each request's worker among those that have rows, by number; -1 without a row."""
+        numbers = np.asarray(self.requests["request"]).astype(np.int64)
+        places = np.unique(np.asarray(self.requests["worker"]), return_inverse=True)[1]
+        own = numbers < max(self.run.planned, len(numbers))  # a stray number does not ask for memory
+        workers = np.full(max(self.run.planned, len(numbers)), -1)
+        workers[numbers[own]] = places[own]
+        return workers
 
     @property
     def run(self) -> Run:
@@ -252,7 +318,21 @@ def open_logs(path: str | Path) -> list[Log]:
 
 def digest_conditions(folder: Path) -> dict[str, str]:
     """Return {name: sha256} of what stands beside the shards of the log at *folder*, for its manifest."""
-    return {name: digest_file(folder / name) for name in (RUN_NAME, ENVIRONMENT_NAME) if (folder / name).is_file()}
+    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME)
+    return {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
+
+
+def write_planned(folder: Path, requests: pa.Table) -> None:
+    """Write what was planned beside the shards: *requests* of a trace, of which the columns of PLANNED are kept."""
+    table = requests.select(PLANNED.names).sort_by("request").cast(PLANNED)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.OSFile(str(folder / PLANNED_NAME), "wb") as sink, pa.ipc.new_file(sink, PLANNED, options=options) as file:
+        file.write_table(table)
+
+
+def read_planned(folder: Path) -> pa.Table:
+    """Read what was planned, one row a request in the order of their numbers. Raises LogError."""
+    return read_table(folder, PLANNED_NAME, PLANNED, LogError)
 
 
 def count_outcomes(requests: pa.Table) -> dict[str, int]:
@@ -296,37 +376,3 @@ def read_environment(folder: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except msgspec.DecodeError as problem:
         raise LogError(f"{path}: not valid JSON: {problem}") from None
-
-
-def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read one shard; raises LogError when it is cut, damaged, or has other columns than *schema*."""
-    try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
-            table = stream.read_all()
-        table.validate(full=True)
-        is_same = table.schema.equals(schema)
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as problem:
-        line = str(problem).partition("\n")[0]
-        raise LogError(f"{path}: damaged, not a whole Arrow stream: {line}") from None
-    if not is_same:
-        raise LogError(f"{path}: its columns are not those of log version {VERSION}")
-    return table
-
-
-def _gather(folder: Path, shards: list[Shard], name: str) -> pa.Table:
-    schema = SCHEMAS[name]
-    tables = [schema.empty_table()]
-    for shard in shards:
-        if shard.table != name:
-            continue
-        table = read_stream(find_member(folder, shard.path, LogError), schema)
-        if table.num_rows != shard.rows:
-            raise LogError(f"{folder / shard.path}: has {table.num_rows} rows, the manifest says {shard.rows}")
-        tables.append(table)
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-
-
-def _sort_reads(reads: pa.Table) -> pa.Table:
-    # Rows of one request are in time order already, since one worker wrote them: a stable sort keeps that.
-    order = np.argsort(np.asarray(reads["request"]), kind="stable")
-    return reads.take(pa.array(order))

@@ -64,9 +64,15 @@ def summarize_tokens(tokens: Integers) -> dict[str, float]:
 
 def measure_shared_tokens(requests: pa.Table, segments: pa.Table) -> Integers:
     """Return, for each request, the tokens of the segments that it shares with one earlier row as its beginning."""
+    blocks, sizes = spell_requests(requests, segments)
+    return blocks.measure_shared(sizes)
+
+
+def spell_requests(requests: pa.Table, segments: pa.Table) -> tuple[Blocks, Integers]:
+    """Return the segments of requests as blocks, equal where a segment stands in the same role, and their tokens."""
     letters, counts = _spell(requests, segments)
     named = pc.list_flatten(pc.struct_field(_messages(requests), "segments"))
-    return Blocks.of(letters, counts).measure_shared(read_integers(segments["tokens"])[named])
+    return Blocks.of(letters, counts), read_integers(segments["tokens"])[named]
 
 
 def read_integers(column: pa.ChunkedArray) -> Integers:

@@ -122,11 +122,11 @@ def draw_sample(summary: Summary, metric: str) -> Floats:
     """Return the values of a distribution in the order of time: one a request, a gap or a read, without nan."""
     if metric in ("icl", "itl"):
         gaps = summary.gaps
-        order = np.argsort(gaps.end_s, kind="stable")
+        order = np.argsort(gaps.end_us, kind="stable")
         values = gaps.gap_s[order]
         return values if metric == "icl" else np.repeat(values / gaps.tokens[order], gaps.tokens[order])
     if metric == "longest_gap":
-        return metrics.find_longest_gaps(summary.gaps)
+        return summary.gaps.longest_s
     if metric == "receive_lag":
         return summary.receive_lag_s
     base = metric.removesuffix("_with_failures")

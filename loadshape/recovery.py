@@ -10,8 +10,8 @@
 # after a batch, or within one. There is no way to find a batch behind a bad one, so reading ends there and
 # the bytes behind it are counted as lost. A reader takes a missing end for a clean one: hence the state.
 #
-# Who a lost request was (session, turn, due) stands in the trace, which is taken from where the run found
-# it if its digest is still that of the run. Which worker had it, its reads tell, if there are any.
+# Who a lost request was (session, turn, due) stands in the log's table of what was planned; in logs from before
+# there was one, in the trace, which is taken from where the run found it if its digest is still that of the run. Which worker had it, its reads tell, if there are any.
 
 """Recovery: rebuild a complete log from the whole batches of one that was cut."""
 
@@ -32,6 +32,7 @@ from loadshape.errors import LogError, TraceError
 from loadshape.lease import is_held
 from loadshape.log import (
     ENVIRONMENT_NAME,
+    PLANNED,
     RUN_NAME,
     SCHEMAS,
     VERSION,
@@ -44,7 +45,9 @@ from loadshape.log import (
     digest_conditions,
     make_rows,
     read_environment,
+    read_planned,
     read_run,
+    write_planned,
 )
 from loadshape.manifest import NAME, building, find_member, write_manifest
 from loadshape.stats import Integers
@@ -76,7 +79,8 @@ Workers = dict[int, Parts]
 def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | None = None, force: bool = False) -> Log:
     """Write what is whole of the log at *path* as a complete log at *new*, and return that.
 
-    The trace tells who the lost requests were; without one it is looked for where the run found it.
+    What was planned tells who the lost requests were; in older logs the trace does, where the run found it if none is
+    given.
     Raises LogError when *path* is complete, is no log, or holds what no crash explains; TraceError when the
     given *trace* is not that of the run.
     """
@@ -84,7 +88,7 @@ def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | No
     _check_places(old, place)
     run = read_run(old)
     workers = {worker: _salvage_worker(old, worker) for worker in _list_workers(old, run)}
-    planned = _find_planned(run, trace)
+    planned = _find_planned(old, run, trace)
     lost = _make_lost(run, workers, planned)
     requests = pa.concat_tables([lost, *(parts["requests"].table for parts in workers.values())])
     with building(place, "log", LogError, force=force) as scratch:
@@ -92,6 +96,8 @@ def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | No
         notes = _describe_loss(workers, run, lost) + ([NO_TRACE] if lost.num_rows and planned is None else [])
         write_manifest(scratch, run, RUN_NAME)
         notes += _copy_environment(old, scratch)
+        if planned is not None:
+            write_planned(scratch, planned)
         manifest = LogManifest(
             run=run,
             shards=shards,
@@ -140,7 +146,8 @@ def _check_places(old: Path, new: Path) -> None:
     if not (old / NAME).is_file():
         return
     try:
-        Log.open(old)
+        for _ in Log.open(old).read_parts("request"):
+            pass
     except LogError:
         return  # closed once, and damaged since
     raise LogError(f"{old}: is complete, there is nothing to recover; see: loadshape report {old}")
@@ -168,10 +175,14 @@ def _salvage_worker(log: Path, worker: int) -> Parts:
     return found
 
 
-def _find_planned(run: Run, trace: Trace | str | Path | None) -> pa.Table | None:
-    """Return what was planned, by number; None when no trace is given, nor where it was."""
+def _find_planned(log: Path, run: Run, trace: Trace | str | Path | None) -> pa.Table | None:
+    """Return what was planned, by number; None where neither a trace nor the log tells it."""
     if trace is not None:
         return _read_planned(run, trace)
+    with contextlib.suppress(LogError):
+        planned = read_planned(log)
+        if np.array_equal(np.asarray(planned["request"]), np.arange(run.planned)):
+            return planned
     with contextlib.suppress(TraceError):
         return _read_planned(run, run.trace_path) if run.trace_path else None
     return None
@@ -182,7 +193,7 @@ def _read_planned(run: Run, given: Trace | str | Path) -> pa.Table:
     if trace.digest != run.trace_digest:
         raise TraceError(f"{trace.path or 'trace'}: is {trace.digest}, but the run was of {run.trace_digest}")
     trace.verify()
-    return trace.requests.select(["request", "session", "turn", "due_ns"]).sort_by("request")
+    return trace.requests.select(PLANNED.names).sort_by("request")
 
 
 def _make_lost(run: Run, workers: Workers, planned: pa.Table | None) -> pa.Table:

@@ -46,6 +46,19 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of a sweep over the values of one key of a recipe."""
+
+    key: str
+    points: tuple[Point, ...]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the levels are users of a closed loop."""
+        return self.key.endswith("slots")
+
+
+@dataclass(frozen=True, slots=True)
 class Scaling:
     """A fit of the Universal Scalability Law: `rate_hz` of one user, contention, crosstalk, and where it peaks."""
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import msgspec
 
 from loadshape.errors import InputError
+from loadshape.gate import Decision
 
 STATUSES = ("met", "missed", "unsure")
 
@@ -100,6 +101,14 @@ class Result:
     upper: float | None
     trials: tuple[Trial, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to, and what the gate said at each level."""
+
+    result: Result
+    decisions: dict[float, Decision]
 
 
 def choose_next(search: Search, trials: Sequence[Trial]) -> Step | Result:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from loadshape import metrics, stats
 from loadshape.errors import InputError
@@ -57,16 +59,21 @@ class Distribution:
     max_s: float | None
 
     @classmethod
-    def of(cls, values: Floats, weights: Integers | None = None) -> Distribution:
-        """Return the distribution of *values* without nan, each counted *weights* times."""
-        if weights is None:
+    def of(cls, values: NDArray[Any], weights: NDArray[Any] | None = None) -> Distribution:
+        """Return the distribution of *values* without nan, each counted *weights* times. Integers are nanoseconds."""
+        unit = NS_PER_S if values.dtype.kind in "iu" else 1
+        if weights is None and unit == 1:
             values = values[~np.isnan(values)]
         if len(values) == 0:
             return cls(0, None, None, None, None, None, None, None, None)
-        p50, p90, p95, p99, p999 = stats.quantiles(values, QUANTILES, weights)
+        found = [it if it is None else it / unit for it in stats.quantiles(values, QUANTILES, weights)]
         count = len(values) if weights is None else int(weights.sum())
-        mean = float(np.average(values, weights=weights))
-        return cls(count, mean, float(values.min()), p50, p90, p95, p99, p999, float(values.max()))
+        mean_s, min_s, max_s = (float(it) / unit for it in (_average(values, weights), values.min(), values.max()))
+        return cls(count, mean_s, min_s, *found, max_s)
+
+
+def _average(values: NDArray[Any], weights: NDArray[Any] | None) -> float:
+    return float(values.mean() if weights is None else np.average(values, weights=weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,7 @@ class Summary:
     @property
     def receive_lag_s(self) -> Floats:
         """How far the process ran behind the kernel's stamp, one value a read; empty without kernel stamps."""
-        return _receive_lag_s(self.log)
+        return _receive_lag_ns(self.log) / NS_PER_S
 
     @property
     def good_hz(self) -> float | None:
@@ -221,18 +228,19 @@ def summarize(
     window = open_window(log, warmup_s, cooldown_s)
     members = window.holds(metrics.read_stamp_s(requests, "due")) & metrics.fell_due(requests)
     chosen = requests.filter(pa.array(members))
-    gaps = metrics.measure_gaps(log.reads, _numbers_ok(chosen))
-    icl = Distribution.of(gaps.gap_s)
+    verdict = judge(log, limits, window_s=(window.start_s, window.end_s))  # first: it needs the most memory
+    gaps = metrics.measure_gaps(log, _numbers_ok(chosen))
+    icl = Distribution.of(gaps.gap_ns)
     good = meet_objectives(chosen, objectives)
     return Summary(
-        verdict=judge(log, limits, window_s=(window.start_s, window.end_s)),
+        verdict=verdict,
         window=window,
         **{name: Distribution.of(metrics.measure(chosen, name)) for name in (*metrics.SPANS, "tpot")},
         **_censored(chosen),
         icl=icl,
         itl=icl if np.all(gaps.tokens == 1) else Distribution.of(gaps.gap_s / gaps.tokens, gaps.tokens),
-        longest_gap=Distribution.of(metrics.find_longest_gaps(gaps)),
-        receive_lag=Distribution.of(_receive_lag_s(log)),
+        longest_gap=Distribution.of(gaps.longest_s),
+        receive_lag=Distribution.of(_receive_lag_ns(log)),
         intervals=Intervals(gaps.reads, gaps.shared, gaps.rule),
         throughput=_measure_throughput(requests, chosen, window),
         slices=slice_rates(log),
@@ -309,11 +317,8 @@ def _censored(requests: pa.Table) -> dict[str, Distribution]:
     }
 
 
-def _receive_lag_s(log: Log) -> Floats:
-    if log.run.receive != "kernel":
-        return np.empty(0)
-    lag_ns = metrics.read_column(log.reads, "seen_ns") - metrics.read_column(log.reads, "at_ns")
-    return np.asarray(lag_ns / NS_PER_S, np.float64)
+def _receive_lag_ns(log: Log) -> NDArray[Any]:
+    return log.tally.lag_ns if log.run.receive == "kernel" else np.empty(0, np.int32)
 
 
 def _measure_throughput(requests: pa.Table, due: pa.Table, window: Window) -> Throughput:

@@ -77,9 +77,9 @@ def _look_at_prefill(summary: Summary) -> Iterator[Symptom]:
 
 def _look_at_stalls(summary: Summary) -> Iterator[Symptom]:
     gaps = summary.gaps
-    if len(gaps.gap_s) < _FEWEST or (summary.stalled or 0.0) < _STALLED:
+    if len(gaps.gap_ns) < _FEWEST or (summary.stalled or 0.0) < _STALLED:
         return
-    stalls = np.flatnonzero(gaps.gap_s > STALL * np.median(gaps.gap_s))
+    stalls = np.flatnonzero(gaps.gap_ns > STALL * np.median(gaps.gap_ns))
     middle_s = gaps.end_s[stalls] - gaps.gap_s[stalls] / 2
     still = _count_around(middle_s, gaps.end_s[stalls] - gaps.gap_s[stalls], gaps.end_s[stalls])
     under_way = _count_around(middle_s, gaps.end_s - gaps.gap_s, gaps.end_s)

@@ -211,6 +211,6 @@ def test_weighted_quantiles_are_those_of_repeated_values(pairs: list[tuple[float
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_gaps_of_a_request_add_up_to_its_time_between_first_and_last(requests: int, reads: int, seed: int) -> None:
     log = synthesize_log(requests, reads, seed=seed, failing=0.0)
-    gaps = metrics.measure_gaps(log.reads, np.arange(requests))
+    gaps = metrics.measure_gaps(log, np.arange(requests))
     total_s = np.bincount(gaps.request, gaps.gap_s, minlength=requests)
     assert total_s == pytest.approx(metrics.measure_span(log.requests, "first_token", "last_token"), abs=1e-8)

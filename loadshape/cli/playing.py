@@ -14,11 +14,13 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from loadshape.cli.console import AsJson, Force, Output, Strict, print_summary
+from loadshape.cli.console import AsJson, Force, Output, print_repeats, print_summary
 from loadshape.demo import run_demo
 from loadshape.endpoint import Script, serve
 from loadshape.errors import InputError
+from loadshape.exploration import repeat_run
 from loadshape.live import watch_replay
+from loadshape.log import Log
 from loadshape.progress import Teller
 from loadshape.replayer import choose_processes, replay
 from loadshape.replayer.terms import tell_terms
@@ -58,8 +60,8 @@ def replay_trace(
     run: Path | None = None,
     allow_target: str | None = None,
     max_rate: float | None = None,
+    repeat: int = 1,
     force: Force = False,
-    strict: Strict = False,
     json: AsJson = False,
 ) -> int:
     """Replay a trace against an OpenAI-compatible endpoint and write the log.
@@ -86,6 +88,8 @@ def replay_trace(
         The public host that may be loaded.
     max_rate
         Requests per second that a public host may get.
+    repeat
+        Play it so many times; the output is then a folder of logs, and what is complete in it is kept.
     """
     teller = Teller(quiet=json)
     given = RunFile.load(run) if run else RunFile()
@@ -99,10 +103,18 @@ def replay_trace(
     about = Trace.open(trace)
     for line in tell_terms(about, targets, settings):
         teller.say(line)
-    with watch_replay(teller, about, settings) as watch:
-        log = replay(trace, targets, log=output, settings=settings, watch=watch, force=force)
-    code = print_summary(summarize(log, limits=given.limits), as_json=json, strict=strict)
-    return INTERRUPTED_CODE if log.manifest.ended == "interrupted" else code
+
+    def play(path: Path) -> Log:
+        with watch_replay(teller, about, settings) as watch:
+            return replay(trace, targets, log=path, settings=settings, watch=watch, force=force or repeat > 1)
+
+    logs = [play(output)] if repeat == 1 else repeat_run(play, output, repeat, say=teller.say)
+    summaries = [summarize(log, limits=given.limits) for log in logs]
+    if len(summaries) == 1:
+        code = print_summary(summaries[0], as_json=json, strict=False)
+    else:
+        code = print_repeats(summaries, as_json=json)
+    return INTERRUPTED_CODE if logs[-1].manifest.ended == "interrupted" else code
 
 
 def simulate(

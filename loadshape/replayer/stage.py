@@ -40,6 +40,7 @@ from loadshape.log import (
     Shard,
     digest_conditions,
     make_rows,
+    write_planned,
 )
 from loadshape.manifest import NAME, check_free, read_manifest, sync_folder, write_manifest
 from loadshape.replayer.isolation import KEEPING
@@ -79,7 +80,7 @@ class Stage:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def prepare(self, servers: dict[str, dict[str, Any]]) -> None:
-        """Make the folder and write environment.json; *servers* is what each said of itself, by URL."""
+        """Make the folder, write environment.json and what is planned; *servers* is what each said of itself, by URL."""
         try:
             if self.log.exists():
                 shutil.rmtree(self.log)
@@ -91,6 +92,7 @@ class Stage:
         server = next(iter(servers.values()), {"models": None}) if len(servers) < 2 else servers
         environment = {"client": client, "server": server}
         (self.log / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(environment)) + b"\n")
+        write_planned(self.log, self.trace.requests)
 
     def announce(self, run: Run) -> None:
         """Write run.json: what is about to happen."""

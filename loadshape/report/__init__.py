@@ -4,7 +4,7 @@
 # in a table: text (100 columns), json (versioned schema), html (one self-contained page, which needs the
 # extra `report`). Whatever the form, the verdict stands above the numbers.
 
-"""Render summaries, verdicts, comparisons and decisions as text, JSON, HTML or Markdown."""
+"""Render summaries, verdicts, comparisons, decisions, sweeps and searches as text, JSON, HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any
 from loadshape.comparison import Comparison
 from loadshape.errors import InputError
 from loadshape.gate import Decision
-from loadshape.report import contrast, document, page, ruling, text
+from loadshape.replication import Replication
+from loadshape.report import contrast, curve, document, page, repeats, ruling, text
+from loadshape.saturation import Curve
+from loadshape.search import Found
 from loadshape.summary import Summary
 from loadshape.validity import Verdict
 
@@ -24,11 +27,14 @@ FORMS: dict[type, dict[str, Callable[[Any], str]]] = {
     Summary: {"text": text.write_summary, "json": document.write_summary, "html": page.write_summary},
     Verdict: {"text": text.write_verdict, "json": document.write_verdict, "html": page.write_verdict},
     Comparison: {"text": contrast.write_text, "json": contrast.write_document},
+    Curve: {"text": curve.write_curve, "json": curve.write_curve_document},
+    Replication: {"text": repeats.write_text, "json": repeats.write_document},
+    Found: {"text": curve.write_search, "json": curve.write_search_document},
     Decision: {"text": ruling.write_text, "json": ruling.write_document, "markdown": ruling.write_markdown},
 }
 
 
-def render(what: Summary | Verdict | Comparison | Decision, form: str = "text") -> str:
+def render(what: Summary | Verdict | Comparison | Decision | Curve | Found | Replication, form: str = "text") -> str:
     """Return *what* in a form that it has. Raises InputError for another, MissingExtra for html without plotly."""
     forms = FORMS[type(what)]
     if form not in forms:

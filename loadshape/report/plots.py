@@ -49,7 +49,7 @@ class Figure:
 
 def draw_figures(summary: Summary) -> list[Figure]:
     """Return the figures of a report, without those that would be empty."""
-    gaps_s = metrics.measure_gaps(summary.log.reads, _members(summary)).gap_s
+    gaps_s = summary.gaps.gap_s
     figures = [
         _draw_latency(summary),
         _draw_distribution("TTFT", "requests that ended ok", _judged(summary, "ttft")),

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from loadshape import metrics
 from loadshape.log import Log, count_outcomes
-from loadshape.stats import Floats
+from loadshape.stats import Floats, Integers
+from loadshape.tally import NEVER
 from loadshape.units import NS_PER_S
 from loadshape.validity.finding import Finding, Limits, Status, show_share, weigh
 
@@ -59,27 +60,20 @@ def find_end(log: Log, _limits: Limits) -> Finding:
 
 def find_reads(log: Log, limits: Limits) -> Finding:
     """Look for requests whose reads are more or fewer than they counted, or lie outside of their time in flight."""
+    tally = log.tally
     numbers, counted = (metrics.read_column(log.requests, name) for name in ("request", "reads"))
-    owner, at_ns = metrics.read_column(log.reads, "request"), metrics.read_column(log.reads, "at_ns")
-    size = int(max(numbers.max(initial=0), owner.max(initial=0))) + 1
-    found = np.bincount(owner, minlength=size)
-    faults = {"requests with another number of reads": np.count_nonzero(found[numbers] != counted)}
-    has_row = np.zeros(size, np.bool_)
-    has_row[numbers] = True
-    faults["reads of no request"] = np.count_nonzero(~has_row[owner])
-    first, last = np.full(size, np.nan), np.full(size, np.nan)
-    first[owner[::-1]] = at_ns[::-1]  # reads are sorted by (request, time), and the last one written stays
-    says = metrics.read_column(log.reads, "events") > 0  # behind [DONE] there is only the end of the body
-    last[owner[says]] = at_ns[says]
+    found, first_ns, last_ns = (_look_up(values, numbers) for values in (tally.counts, tally.first_ns, tally.last_ns))
+    faults = {"requests with another number of reads": np.count_nonzero(found != counted)}
+    faults["reads of no request"] = tally.strange
     slack_ns = limits.stamp_order_s * NS_PER_S
     sent_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("sent", "done"))
     # A last word on an idle connection may be older than the request that it ended, but that did not end ok.
-    early = metrics.is_outcome(log.requests, "ok") & (first[numbers] < sent_ns - slack_ns)
-    outside = early | (last[numbers] > done_ns + slack_ns)
+    early = metrics.is_outcome(log.requests, "ok") & (found > 0) & (first_ns < sent_ns - slack_ns)
+    outside = early | (last_ns > done_ns + slack_ns)
     faults["requests with reads before they were sent or after their end"] = np.count_nonzero(outside)
     told = [f"{count:,} {name}" for name, count in faults.items() if count]
     return Finding(
-        "invalid" if told else "ok", ", ".join([f"{len(owner):,} reads", *told]), "as counted by the requests"
+        "invalid" if told else "ok", ", ".join([f"{tally.rows:,} reads", *told]), "as counted by the requests"
     )
 
 
@@ -123,10 +117,14 @@ def find_in_flight(log: Log, limits: Limits) -> Finding:
 
 def _find_last_tokens_s(log: Log, others: NDArray[Any]) -> Floats:
     """Return when each request had its last token by the table of reads, without the requests numbered *others*."""
-    kept = (metrics.read_column(log.reads, "deltas") > 0) & ~np.isin(metrics.read_column(log.reads, "request"), others)
-    owner, at_ns = (metrics.read_column(log.reads, name)[kept] for name in ("request", "at_ns"))
-    last = np.flatnonzero(np.diff(owner, append=-1))
-    return np.asarray(at_ns[last] / NS_PER_S, np.float64)
+    last_ns = log.tally.last_token_ns.copy()
+    last_ns[others[others < len(last_ns)]] = NEVER
+    return np.asarray(last_ns[last_ns != NEVER] / NS_PER_S, np.float64)
+
+
+def _look_up(values: Integers, numbers: Integers) -> Integers:
+    """Return the values of requests by number; nothing for a number that was never planned."""
+    return np.where(numbers < len(values), values[np.minimum(numbers, len(values) - 1)], 0)
 
 
 def _find_stretch(log: Log, sampled: Floats) -> int:

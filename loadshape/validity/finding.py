@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadshape import stats
 from loadshape.errors import InputError
-from loadshape.stats import Floats
-from loadshape.units import format_duration
+from loadshape.units import NS_PER_S, format_duration
 
 Status = Literal["ok", "suspect", "invalid", "unknown"]
 
@@ -131,22 +131,22 @@ def weigh(
     return Finding(grade(value, limit, invalid), measured, bound)
 
 
-def weigh_quantile(values: Floats, q: float, limit: float, invalid: float = math.inf) -> Finding:
-    """Return the finding of a quantile of seconds.
+def weigh_quantile(values: NDArray[Any], q: float, limit: float, invalid: float = math.inf) -> Finding:
+    """Return the finding of a quantile of seconds, or of nanoseconds where the values are integers.
 
     Below the quantile's sample floor the maximum must keep *limit*, and the run is invalid only if more
     than a share of 1 - q of the values, and more than one, exceed *invalid*: a straggler is not a p99.
     """
     if len(values) == 0:
         return weigh(math.nan, limit, invalid)
-    name = f"p{q * 100:g}"
+    name, unit = f"p{q * 100:g}", NS_PER_S if values.dtype.kind in "iu" else 1
     exact = stats.quantile(values, q)
     if exact is not None:
-        found = weigh(exact, limit, invalid)
+        found = weigh(exact / unit, limit, invalid)
         return Finding(found.status, f"{name} {found.measured}", f"{name} {found.limit}")
-    largest = float(values.max())
+    largest = float(values.max()) / unit
     found = weigh(largest, limit, invalid, about=f"of only {len(values):,}")
-    broken = np.count_nonzero(values > invalid) > max(1.0, (1 - q) * len(values))
+    broken = np.count_nonzero(values > invalid * unit) > max(1.0, (1 - q) * len(values))
     status: Status = "invalid" if broken else grade(largest, limit)
     return Finding(status, f"max {found.measured}", f"{name} {found.limit}")
 

@@ -85,15 +85,11 @@ def measure_ceiling_share(log: Log) -> float | None:
     ceilings = _read_ceilings(log)
     if ceilings is None:
         return None
-    workers = np.asarray(log.requests["worker"]).astype(np.int64)
-    size = int(workers.max(initial=0)) + 1, int(log.manifest.ended_ns // NS_PER_S) + 1
+    reads = log.tally.by_second
+    workers = np.unique(np.asarray(log.requests["worker"]), return_inverse=True)[1]
     begun = log.requests["begun_ns"].is_valid().to_numpy().astype(bool)
     begun_s = np.asarray(log.requests["begun_ns"].fill_null(0)) // NS_PER_S
-    requests = _count_by(workers[begun], begun_s[begun], size)
-    number, reader = np.asarray(log.requests["request"]), np.asarray(log.reads["request"])
-    known = np.isin(reader, number)
-    owner = workers[np.searchsorted(number, reader[known])]
-    reads = _count_by(owner, np.asarray(log.reads["seen_ns"])[known] // NS_PER_S, size)
+    requests = _count_by(workers[begun], begun_s[begun], reads.shape)
     (one_requests, one_reads), (all_requests, all_reads) = ceilings
     further = np.maximum(reads - requests, 0)
     alone = float((requests / one_requests + further / one_reads).max())

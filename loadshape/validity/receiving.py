@@ -12,25 +12,24 @@ import numpy as np
 
 from loadshape import metrics
 from loadshape.log import Log
-from loadshape.stats import Floats
 from loadshape.units import NS_PER_S, format_duration
 from loadshape.validity.finding import Finding, Limits, show_share, weigh, weigh_quantile
 
 
 def find_receive_lag(log: Log, limits: Limits) -> Finding | None:
     """Hold our stamps against the kernel's; None where there are only ours."""
-    return weigh_quantile(_lag_s(log), 0.99, limits.receive_lag_p99_s) if log.run.receive == "kernel" else None
+    return weigh_quantile(log.tally.lag_ns, 0.99, limits.receive_lag_p99_s) if log.run.receive == "kernel" else None
 
 
 def find_stamp_order(log: Log, limits: Limits) -> Finding | None:
     """Look for reads that we saw before the kernel says they came; None where there is only our stamp."""
     if log.run.receive != "kernel":
         return None
-    lag_s = _lag_s(log)
-    wrong = int(np.count_nonzero(lag_s < -limits.stamp_order_s))
-    about = f", by up to {format_duration(-lag_s.min())}" if wrong else ""
+    lag_ns = log.tally.lag_ns
+    wrong = int(np.count_nonzero(lag_ns < -limits.stamp_order_s * NS_PER_S))
+    about = f", by up to {format_duration(-int(lag_ns.min()) / NS_PER_S)}" if wrong else ""
     bound = f"none by more than {format_duration(limits.stamp_order_s)}"
-    return Finding("suspect" if wrong else "ok", f"{wrong:,} of {len(lag_s):,} reads{about}", bound)
+    return Finding("suspect" if wrong else "ok", f"{wrong:,} of {len(lag_ns):,} reads{about}", bound)
 
 
 def find_loop_lag(log: Log, limits: Limits) -> Finding | None:
@@ -43,14 +42,7 @@ def find_loop_lag(log: Log, limits: Limits) -> Finding | None:
 
 def find_shared_reads(log: Log, limits: Limits) -> Finding:
     """Take the share of token-bearing events that share a read, and so a stamp, with another one."""
-    deltas = metrics.read_column(log.reads, "deltas")
-    total = int(deltas.sum(dtype=np.int64))
-    shared = int(deltas[deltas > 1].sum(dtype=np.int64))
+    total, shared = log.tally.deltas, log.tally.shared
     if total == 0:
         return weigh(np.nan, limits.shared_events, show=show_share)
     return weigh(shared / total, limits.shared_events, show=show_share, about=f"({shared:,} of {total:,} events)")
-
-
-def _lag_s(log: Log) -> Floats:
-    lag_ns = metrics.read_column(log.reads, "seen_ns") - metrics.read_column(log.reads, "at_ns")
-    return np.asarray(lag_ns / NS_PER_S, np.float64)

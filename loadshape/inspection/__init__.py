@@ -55,7 +55,7 @@ def describe_folder(folder: Folder) -> dict[str, Any]:
     if isinstance(folder, Trace) and folder.manifest.derivation:
         about["derivation"] = _describe_derivation(folder.manifest.derivation)
     if isinstance(folder, Log):
-        about["rows"] = {"requests": folder.requests.num_rows, "reads": folder.reads.num_rows}
+        about["rows"] = {"requests": folder.requests.num_rows, "reads": folder.read_rows}
     return about
 
 

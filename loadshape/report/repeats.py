@@ -1,0 +1,35 @@
+# What repeats of one run say together, for a terminal and for a program.
+#
+# Law: every reading with its interval across runs; what a single run says, its own report says. Layout only.
+
+"""Forms of a replication: text and JSON."""
+
+from __future__ import annotations
+
+from loadshape.reading import show_value
+from loadshape.replication import Replication
+from loadshape.report.document import encode
+from loadshape.report.ruling import describe_reading, show_interval
+
+
+def write_text(replication: Replication) -> str:
+    """Return the readings of all runs as text."""
+    verdicts = ", ".join(f"{count} {status}" for status, count in replication.verdicts.items())
+    rows = [("", "mean of runs", "95 % interval across runs")]
+    rows += [(it.name, show_value(it.value, it.unit), show_interval(it) or it.why) for it in replication.readings]
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"  {name:<{wide[0]}}   {value:>{wide[1]}}   {between}" for name, value, between in rows]
+    return "\n".join([f"{len(replication.runs)} runs of the same traffic: {verdicts}", "", *lines, ""])
+
+
+def write_document(replication: Replication) -> str:
+    """Return the readings of all runs as JSON."""
+    return encode(
+        {
+            "schema": "loadshape repeats",
+            "version": 1,
+            "runs": [str(it.log.path) for it in replication.runs],
+            "verdicts": replication.verdicts,
+            "readings": {it.name: describe_reading(it) for it in replication.readings},
+        }
+    )
