@@ -70,13 +70,14 @@ def serving(
 
 
 def pin(core: int, *, urgent: bool = True) -> list[str]:
-    """Return the words that run a command on one core, with real-time priority where that is permitted and wanted.
+    """Return the words that run a command on one core, at the highest nice value where that is permitted and wanted.
 
-    The kernel takes 50 ms in every second back from a core that real-time work fills.
+    Not at real-time priority: that once locked a core for minutes, and of a core that it fills the kernel takes 50 ms
+    in every second back.
     """
-    if (os.cpu_count() or 1) < 2 or os.system("command -v chrt taskset > /dev/null 2>&1"):
+    if (os.cpu_count() or 1) < 2 or os.system("command -v nice taskset > /dev/null 2>&1"):
         return []
-    priority = ["chrt", "-f", "20"] if urgent and os.geteuid() == 0 else []
+    priority = ["nice", "-n", "-20"] if urgent and os.geteuid() == 0 else []
     return [*priority, "taskset", "-c", str(core)]
 
 

@@ -24,7 +24,8 @@ from loadshape.contract import Change, compare_facts
 from loadshape.effect import MARGIN, Effect, measure_effect
 from loadshape.errors import InputError
 from loadshape.interval import Interval, bound_quantile
-from loadshape.reading import draw_sample
+from loadshape.quality import Scores, compare_scores
+from loadshape.reading import COSTS, draw_sample
 from loadshape.stats import Floats, quantiles
 from loadshape.summary import Summary
 
@@ -32,6 +33,7 @@ READINGS = (
     *(f"{name}.{of}" for name in ("ttft", "tpot", "itl", "e2e") for of in ("mean", "p50", "p95", "p99")),
     *("request_hz", "output_tokens_per_s", "goodput_hz", "attainment", "errors"),
 )
+DECLARED = tuple(COSTS)  # compared where both sides declare what they are of
 PAIRED = ("ttft", "tpot", "e2e")
 SHIFTS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -85,11 +87,13 @@ def compare(
     allow: Sequence[str] = (),
     margin: float = MARGIN,
     readings: Sequence[str] = READINGS,
+    quality: tuple[Scores, Scores] | None = None,
 ) -> Comparison:
     """Return how the runs *after* differ from those *before*.
 
-    *allow* names changes that may stand beside the one under test ("traffic.trace", "client", or "all"). Raises
-    InputError for a run that is INVALID, for other traffic, and for more than one change.
+    *allow* names changes that may stand beside the one under test ("traffic.trace", "client", or "all"); *quality* are
+    the scores of both sides' answers to the same golden items. Raises InputError for a run that is INVALID, for other
+    traffic, and for more than one change.
     """
     if not before or not after:
         raise InputError("compare: expected at least one run on each side")
@@ -100,11 +104,24 @@ def compare(
         tuple(before),
         tuple(after),
         changes,
-        tuple(measure_effect(before, after, name, margin) for name in readings),
+        _measure_effects(before, after, readings, margin, quality),
         tuple(filter(None, (_pair(before, after, name) for name in PAIRED))) if same_traffic else (),
         {name: _shift(before, after, name) for name in ("ttft", "itl", "e2e")},
         margin,
     )
+
+
+def _measure_effects(
+    before: Sequence[Summary],
+    after: Sequence[Summary],
+    readings: Sequence[str],
+    margin: float,
+    quality: tuple[Scores, Scores] | None,
+) -> tuple[Effect, ...]:
+    effects = [measure_effect(before, after, name, margin) for name in readings]
+    costs = (measure_effect(before, after, name, margin) for name in DECLARED)
+    effects += (it for it in costs if it.decision != "unknown")
+    return (*effects, *([compare_scores(*quality, margin=margin)] if quality else []))
 
 
 def _check_runs(summaries: Sequence[Summary]) -> None:

@@ -1,7 +1,11 @@
 # Who measured, on what: facts about this host, gathered before the first packet.
 #
 # Law: facts only, none secret. Environment variables are never copied wholesale; of the server, only what
-# it says on its open pages.
+# it says on its open pages. A fact that this system does not have is None or absent, never an error: what is asked of
+# other programs (nvidia-smi; sysctl, pmset and memory_pressure on a Mac) is bounded in time, and they may be missing.
+#
+# On a chip whose CPU and GPU share one memory, what else fills that memory decides how fast a model runs: pressure and
+# swap belong to the conditions there, and so does the power mode.
 
 """Describe the host, the interpreter and the packages that a number was measured with."""
 
@@ -10,17 +14,24 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import resource
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("uvloop", "httptools", "aiohttp", "numpy", "pyarrow", "msgspec", "zstandard")
+COMMAND_S = 5.0
+HIDDEN = "***"
+_SECRET = re.compile(r"(key|token|secret|passw|credential)s?$|^(auth|cookie)", re.IGNORECASE)
+_FLAG = re.compile(r"(--?[\w-]*(?:key|token|secret|password)[= ]+)(\S+)", re.IGNORECASE)
+_GPU = ("name", "driver_version", "memory.total", "power.limit", "pcie.link.gen.max", "persistence_mode")
 
 
 def describe_host() -> dict[str, Any]:
-    """Return versions, CPU, kernel, affinity, limits and clock source of this process and host."""
+    """Return versions, CPU, kernel, affinity, limits, clock source, GPUs of this process and host."""
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": {name: _version(name) for name in PACKAGES},
@@ -35,7 +46,54 @@ def describe_host() -> dict[str, Any]:
         "clock_source": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "port_range": _read("/proc/sys/net/ipv4/ip_local_port_range"),
         "switch_interval_s": sys.getswitchinterval(),
+        **_describe_gpus(),
+        **(_describe_mac() if platform.system() == "Darwin" else {}),
     }
+
+
+def redact_secrets(value: Any) -> Any:
+    """Return *value* without what looks like a secret: values of such names, and of such flags in a text."""
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if isinstance(part, str) and _SECRET.search(str(name)) else redact_secrets(part)
+            for name, part in value.items()
+        }
+    if isinstance(value, list):
+        return [redact_secrets(part) for part in value]
+    return _FLAG.sub(rf"\1{HIDDEN}", value) if isinstance(value, str) else value
+
+
+def _describe_gpus() -> dict[str, Any]:
+    """Return the GPUs of this host and how they are wired, nothing where nvidia-smi is missing."""
+    listed = _run("nvidia-smi", f"--query-gpu={','.join(_GPU)}", "--format=csv,noheader")
+    if listed is None:
+        return {}
+    rows = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines() if line]
+    gpus = [dict(zip(("name", "driver", "memory", "power_limit", "pcie", "persistence"), row, strict=False)) for row in rows]
+    return {"gpus": gpus, "gpu_topology": _run("nvidia-smi", "topo", "-m") if len(gpus) > 1 else None}
+
+
+def _describe_mac() -> dict[str, Any]:
+    """Return what decides how fast a Mac is: its chip, the memory that all of it shares, power, pressure and swap."""
+    power = _run("pmset", "-g") or ""
+    modes = {name: int(value) for name, value in re.findall(r"^\s*(lowpowermode|powermode)\s+(\d+)", power, re.MULTILINE)}
+    free = re.search(r"free percentage:\s*(\d+)%", _run("memory_pressure", "-Q") or "")
+    return {
+        "chip": _run("sysctl", "-n", "machdep.cpu.brand_string"),
+        "unified_memory_bytes": int(_run("sysctl", "-n", "hw.memsize") or 0) or None,
+        "power_mode": modes or None,
+        "on_battery": "Battery Power" in (_run("pmset", "-g", "ps") or ""),
+        "memory_free_percent": int(free[1]) if free else None,
+        "swap": _run("sysctl", "-n", "vm.swapusage"),
+    }
+
+
+def _run(*command: str) -> str | None:
+    """Return what a program says, None where it is missing or fails."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+        return done.stdout.strip() or None
+    return None
 
 
 def _version(package: str) -> str | None:

@@ -3,9 +3,11 @@
 #     NAME.fixture/manifest.json         provenance, policy verbatim, versions, accounts, digest
 #                  conversations.arrow   who said what, row by row
 #                  findings.arrow        what was removed and where, never the text
+#                  audit.json            what other detectors still find in it, if somebody looked (audit.py)
+#     .NAME.fixture.work/                of one that is being made, or whose making was cut: a journal to go on from
 #
 # Law: written once, whole or not at all (a scratch folder beside the target is renamed when it is
-# complete), and never changed. The digest covers the conversations, the findings without their scores
+# complete), and never changed; an audit may be added. The digest covers the conversations, the findings without their scores
 # (floats that differ between CPUs) and the policy: not the file format, not the time of making. Arrow
 # files are not compressed, so that they are mapped and not read.
 
@@ -13,29 +15,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
-from collections import Counter
+import shutil
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loadshape import characters
 from loadshape.conversation import ROLES, Conversation, Message
 from loadshape.digest import digest_json, digest_parts, digest_table
 from loadshape.errors import FixtureError
+from loadshape.figures import Figures, find_figures
 from loadshape.manifest import NAME, building, find_member, read_manifest, write_manifest
 from loadshape.provenance import Account, Provenance
+from loadshape.recognizer import digest_packages
 from loadshape.sanitizer import Clean, Finding, Lengths, Sanitized
 from loadshape.version import __version__
 
 VERSION = 1
 CONVERSATIONS, FINDINGS = "conversations.arrow", "findings.arrow"
-BATCH_ROWS = 1024  # conversations held in memory while writing
+BATCH_ROWS = 1024  # conversations held in memory while writing, and
+BATCH_CHARACTERS = 16 << 20  # what they may come to together, since one may be as long as a book
 
 _ROLE = pa.dictionary(pa.int8(), pa.utf8())
 _MESSAGE = pa.struct([pa.field("role", _ROLE, False), pa.field("text", pa.large_utf8(), False)])
@@ -78,7 +88,11 @@ class FilterRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FixtureManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a fixture says about itself; everything but `created_at` and `tool` follows from input and policy."""
+    """What a fixture says about itself.
+
+    Everything but `created_at`, `tool` and the provenance's `retrieved_at` follows from input and policy. `figures` are
+    those that were published for this very policy, by the set that it was measured on.
+    """
 
     format: str = "loadshape fixture"
     version: int = VERSION
@@ -92,6 +106,9 @@ class FixtureManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     policy: PolicyRecord
     filters: list[FilterRecord]
     recognizers: dict[str, str]
+    packages_sha256: dict[str, str] = {}
+    figures: dict[str, Figures] | Literal["not measured"] = "not measured"
+    repeated_messages: int = 0
     lengths: Lengths | None = None
     files: list[str]
     tool: str
@@ -114,16 +131,29 @@ class Fixture:
         self.findings_table = findings_table
 
     @classmethod
-    def write(cls, path: str | Path, clean: Sanitized, *, force: bool = False) -> Fixture:
+    def write(
+        cls,
+        path: str | Path,
+        clean: Sanitized,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        stated: Mapping[str, str] | None = None,
+    ) -> Fixture:
         """Write the conversations of *clean* and what was removed from them as a new fixture.
 
-        An existing fixture at *path* is replaced only with *force*; anything else there never is. Raises
-        FixtureError.
+        An existing fixture at *path* is replaced only with *force*; anything else there never is. With *resume*, results
+        are kept beside *path* as they come, and a call that was cut, however, goes on when it is made again. *stated*
+        is what you know of the data and its bytes do not say: see `Provenance.state`. Raises FixtureError.
         """
         path = Path(path)
-        with building(path, "fixture", FixtureError, force=force) as scratch:
+        origin = clean.provenance.state(stated) if clean.provenance and stated else clean.provenance
+        with (
+            _keeping(path, clean, resume) as work,
+            building(path, "fixture", FixtureError, force=force, within=work) as scratch,
+        ):
             totals = _write_tables(scratch, clean)
-            write_manifest(scratch, _describe(scratch, clean, totals))
+            write_manifest(scratch, _describe(scratch, clean, origin, totals))
         return cls.open(path)
 
     @classmethod
@@ -149,6 +179,7 @@ class Fixture:
             ("conversations", self.manifest.conversations, len(self)),
             ("account.conversations", self.manifest.account.conversations, len(self)),
             ("findings", self.findings, _count_entities(self.findings_table)),
+            ("account.kept", self.manifest.account.kept, self._count_rows()),
         )
         for field, stated, found in checks:
             if stated != found:
@@ -156,6 +187,13 @@ class Fixture:
                     f"{self.path / NAME}: {field}: states {stated}, but the content gives {found}: "
                     "the fixture was changed or damaged; make it again from its source"
                 )
+
+    def _count_rows(self) -> int:
+        """Count the source rows of all conversations; silhouettes have none, so there the account is believed."""
+        counts = pc.list_value_length(self.conversations.column("rows"))
+        if self.manifest.policy.content.get("text") == "synthetic":
+            return self.manifest.account.kept
+        return int(pc.sum(pc.max_element_wise(counts, 1)).as_py() or 0)
 
     @property
     def digest(self) -> str:
@@ -202,9 +240,37 @@ class Fixture:
         return sorted(name for name in {*mine, *digests} if mine.get(name) != digests.get(name))
 
 
-class _Totals(msgspec.Struct):
-    messages: int = 0
-    characters: int = 0
+class _Totals:
+    """What is counted while writing; of messages, 8 bytes of a hash each, so that millions of them are little."""
+
+    def __init__(self) -> None:
+        self.messages = self.characters = 0
+        self.hashes = array("Q")
+
+    def add(self, message: Message) -> None:
+        self.messages += 1
+        self.characters += len(message.text)
+        self.hashes.frombytes(hashlib.blake2b(message.text.encode(), digest_size=8).digest())
+
+    @property
+    def repeated(self) -> int:
+        """Messages whose text another one had before."""
+        return len(self.hashes) - len(np.unique(np.frombuffer(self.hashes, np.uint64)))
+
+
+@contextmanager
+def _keeping(path: Path, clean: Sanitized, resume: bool) -> Iterator[Path | None]:
+    """Have *clean* keep its results in a folder beside *path*, which is given, and removed at the end if it is reached."""
+    work = path.with_name(f".{path.name}.work")
+    journal = clean.keep(work) if resume else None
+    if journal is None:
+        yield None
+        return
+    for left in work.glob(f".{path.name}.*"):  # of a writer that was killed; NAME.old is what it was to replace
+        if left.suffix != ".old" or path.exists():
+            shutil.rmtree(left, ignore_errors=True)
+    yield work
+    journal.remove()
 
 
 def _write_tables(folder: Path, clean: Iterable[Clean]) -> _Totals:
@@ -225,20 +291,21 @@ def _write_tables(folder: Path, clean: Iterable[Clean]) -> _Totals:
 
 
 def _batches(clean: Iterable[Clean]) -> Iterator[tuple[int, list[Clean]]]:
-    first, batch = 0, list[Clean]()
+    first, batch, characters = 0, list[Clean](), 0
     for item in clean:
         batch.append(item)
-        if len(batch) == BATCH_ROWS:
+        characters += item.conversation.characters
+        if len(batch) == BATCH_ROWS or characters >= BATCH_CHARACTERS:
             yield first, batch
-            first, batch = first + BATCH_ROWS, []
+            first, batch, characters = first + len(batch), [], 0
     if batch:
         yield first, batch
 
 
 def _conversation_batch(conversations: list[Conversation], totals: _Totals) -> pa.RecordBatch:
     messages = [message for conversation in conversations for message in conversation.messages]
-    totals.messages += len(messages)
-    totals.characters += sum(len(message.text) for message in messages)
+    for message in messages:
+        totals.add(message)
     codes = pa.array([ROLES.index(message.role) for message in messages], pa.int8())
     roles = pa.DictionaryArray.from_arrays(codes, pa.array(ROLES))  # the same whole list in every batch
     texts = pa.array([message.text for message in messages], pa.large_utf8())
@@ -262,7 +329,7 @@ def _finding_batch(rows: list[tuple[int, Finding]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(values, schema=FINDING_SCHEMA)
 
 
-def _describe(folder: Path, clean: Sanitized, totals: _Totals) -> FixtureManifest:
+def _describe(folder: Path, clean: Sanitized, origin: Provenance | None, totals: _Totals) -> FixtureManifest:
     conversations = _map(folder / CONVERSATIONS, CONVERSATION_SCHEMA)
     findings = _map(folder / FINDINGS, FINDING_SCHEMA)
     policy = clean.policy
@@ -273,10 +340,13 @@ def _describe(folder: Path, clean: Sanitized, totals: _Totals) -> FixtureManifes
         characters=totals.characters,
         findings=_count_entities(findings),
         account=clean.account,
-        provenance=clean.provenance,
+        provenance=origin,
         policy=PolicyRecord(policy.name, policy.digest, policy.content),
         filters=[FilterRecord(characters.NAME, characters.VERSION, clean.filtered)],
         recognizers=clean.versions,
+        packages_sha256=digest_packages(clean.versions),
+        figures=find_figures(policy.digest) or "not measured",
+        repeated_messages=totals.repeated,
         lengths=clean.lengths,
         files=[CONVERSATIONS, FINDINGS],
         tool=f"loadshape {__version__}",
@@ -294,7 +364,7 @@ def _digest(conversations: pa.Table, findings: pa.Table, policy: str) -> str:
 
 
 def _count_entities(findings: pa.Table) -> dict[str, int]:
-    return dict(sorted(Counter(findings.column("entity").to_pylist()).items()))
+    return dict(sorted((it["values"], it["counts"]) for it in findings.column("entity").value_counts().to_pylist()))
 
 
 def _map(path: Path, schema: pa.Schema) -> pa.Table:

@@ -60,7 +60,7 @@ class Journal(Generic[Result]):
         if is_held(self.folder):
             raise InputError(f"{self.folder}: another process is at work here; wait for its end")
         self.resumed = 0
-        with holding(self.folder), open(self.folder / NAME, "a+b") as file:
+        with holding(self.folder), (self.folder / NAME).open("a+b") as file:
             self._begin(file)
             rest = iter(inputs)
             for given in rest:

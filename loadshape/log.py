@@ -10,6 +10,7 @@
 #     NAME.log/worker-00/requests.arrows one row a request
 #     NAME.log/worker-00/reads.arrows    one row a read that carried stream bytes
 #     NAME.log/worker-00/health.arrows   ten rows a second about the instrument itself
+#     NAME.log/server.arrows             what servers and GPUs said of themselves (observation.py)
 #     NAME.log/manifest.json             rows and hash of every shard; written last
 #
 # All stamps are ns since the run's epoch T0 on CLOCK_MONOTONIC; the manifest has T0 itself and its
@@ -31,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loadshape import observation
 from loadshape.digest import digest_file
 from loadshape.errors import LogError
 from loadshape.manifest import find_member, read_manifest, read_plain, read_table
@@ -318,7 +320,7 @@ def open_logs(path: str | Path) -> list[Log]:
 
 def digest_conditions(folder: Path) -> dict[str, str]:
     """Return {name: sha256} of what stands beside the shards of the log at *folder*, for its manifest."""
-    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME)
+    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME, observation.NAME)
     return {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
 
 

@@ -116,15 +116,19 @@ def write_folder(
 
 
 @contextmanager
-def building(path: Path, noun: str, error: type[InputError], *, force: bool = False) -> Iterator[Path]:
-    """Give an empty folder beside *path* to fill; it is renamed into its place at the end, or leaves no trace.
+def building(
+    path: Path, noun: str, error: type[InputError], *, force: bool = False, within: Path | None = None
+) -> Iterator[Path]:
+    """Give an empty folder beside *path*, or *within* one there, to fill; it is renamed into its place at the end.
 
-    What exists is refused as in `check_free`; what is replaced is moved aside first and removed last.
+    If that end is not reached, it leaves no trace. What exists is refused as in `check_free`; what is replaced is
+    moved aside first and removed last.
     """
     check_free(path, noun, error, force=force)
+    home = within or path.parent
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        home.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=home))
     except OSError as problem:
         raise _explain_write(path, problem, error) from None
     older = scratch.with_name(f"{scratch.name}.old")

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadshape.conversation import ROLES
+from loadshape.piece import Pieces
 from loadshape.sharing import Blocks, rank_values
 from loadshape.stats import Floats, Integers, dispersion, variation
 from loadshape.trace import Loop
@@ -47,7 +48,7 @@ def measure_trace(requests: pa.Table, duration_s: float, loop: Loop) -> dict[str
     return {
         "rate_hz": len(due_s) / duration_s if clocked and duration_s > 0 else None,
         "gap_cv": variation(gaps_s),
-        "gap_autocorrelation": _autocorrelate(gaps_s),
+        "gap_autocorrelation": measure_gap_autocorrelation(gaps_s),
         "dispersion": {f"{it:g} s": dispersion(due_s + _HALF_NS, it, duration_s=duration_s) for it in WINDOWS_S},
         "input_tokens": summarize_tokens(inputs),
         "output_tokens": summarize_tokens(read_integers(requests["output_tokens"])),
@@ -68,11 +69,30 @@ def measure_shared_tokens(requests: pa.Table, segments: pa.Table) -> Integers:
     return blocks.measure_shared(sizes)
 
 
-def spell_requests(requests: pa.Table, segments: pa.Table) -> tuple[Blocks, Integers]:
-    """Return the segments of requests as blocks, equal where a segment stands in the same role, and their tokens."""
-    letters, counts = _spell(requests, segments)
-    named = pc.list_flatten(pc.struct_field(_messages(requests), "segments"))
-    return Blocks.of(letters, counts), read_integers(segments["tokens"])[named]
+def spell_requests(
+    requests: pa.Table, segments: pa.Table, pieces: Pieces | None = None
+) -> tuple[Blocks, Integers]:
+    """Return requests as blocks, a piece each, equal where a piece stands in the same role; and their tokens.
+
+    Without *pieces* each segment is one.
+    """
+    split = Pieces.whole(segments) if pieces is None else pieces
+    messages = _messages(requests)
+    per_request = np.asarray(pc.list_value_length(requests["messages"].combine_chunks()), np.int64)
+    per_message = np.asarray(pc.list_value_length(pc.struct_field(messages, "segments")), np.int64)
+    segment = np.asarray(pc.list_flatten(pc.struct_field(messages, "segments")), np.int64)
+    begins = np.zeros(len(segment), np.int64)
+    begins[(np.cumsum(per_message) - per_message)[per_message > 0]] = 1
+    message = np.repeat(np.arange(len(per_message)), per_message)
+    owner = np.repeat(np.arange(len(per_request)), per_request)[message]
+    is_answer = pc.equal(segments["kind"], "answer").to_numpy()[segment]
+    whose = np.where(is_answer, read_integers(requests["session"])[owner] + 1, 0)
+    role = np.asarray(pc.struct_field(messages, "role").indices, np.int64)[message]
+    piece, of, is_first = split.expand(segment)
+    letters = (piece * len(ROLES) + role[of]) * 2 + begins[of] * is_first
+    letters = rank_values(letters)[1] * (whose.max(initial=0) + 1) + whose[of]
+    counts = np.bincount(owner[of], minlength=len(per_request))
+    return Blocks.of(letters, counts), split.tokens[piece]
 
 
 def read_integers(column: pa.ChunkedArray) -> Integers:
@@ -84,26 +104,8 @@ def _messages(requests: pa.Table) -> pa.Array:
     return pc.list_flatten(requests["messages"].combine_chunks())
 
 
-def _spell(requests: pa.Table, segments: pa.Table) -> tuple[Integers, Integers]:
-    """Return requests as words over an alphabet of elements: (all letters one after another, letters a request)."""
-    messages = _messages(requests)
-    per_request = np.asarray(pc.list_value_length(requests["messages"].combine_chunks()), np.int64)
-    per_message = np.asarray(pc.list_value_length(pc.struct_field(messages, "segments")), np.int64)
-    segment = np.asarray(pc.list_flatten(pc.struct_field(messages, "segments")), np.int64)
-    role = np.asarray(pc.struct_field(messages, "role").indices, np.int64)
-    begins = np.zeros(len(segment), np.int64)
-    begins[(np.cumsum(per_message) - per_message)[per_message > 0]] = 1
-    owner = np.repeat(np.repeat(np.arange(len(per_request)), per_request), per_message)
-    session = read_integers(requests["session"])[owner] + 1
-    is_answer = pc.equal(segments["kind"], "answer").to_numpy()[segment]
-    whose = np.where(is_answer, session, 0)
-    letters = (segment * len(ROLES) + np.repeat(role, per_message)) * 2 + begins
-    letters = rank_values(letters)[1] * (whose.max(initial=0) + 1) + whose
-    return letters, np.bincount(owner, minlength=len(per_request))
-
-
-def _autocorrelate(gaps_s: Floats) -> float | None:
-    """The lag-1 autocorrelation of gaps, None where there are few or they do not vary."""
+def measure_gap_autocorrelation(gaps_s: Floats) -> float | None:
+    """Return the lag-1 autocorrelation of gaps, None where there are few or they do not vary."""
     away = gaps_s - gaps_s.mean() if len(gaps_s) > 2 else np.zeros(1)
     total = float(away @ away)
     return float(away[1:] @ away[:-1]) / total if total > 0 else None

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 
 from rich.console import Console, RenderableType, RichCast
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from loadshape.units import format_duration
 
 PLAIN_EVERY_S = 5.0
 DRAW_EVERY_S = 0.25
@@ -53,29 +55,49 @@ class Teller:
     def task(self, title: str, total: float | None = None) -> Iterator[Task]:
         """Tell how a task gets on, while the block runs."""
         if self.is_live:
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[note]}"))
-            with Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True) as live:
+            columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), BarColumn()]
+            columns += [TextColumn("{task.fields[note]}"), TimeElapsedColumn()]
+            columns += [TimeRemainingColumn()] if total else []
+            with Progress(*columns, console=self._console, transient=True) as live:
                 yield Task(title, live=live, number=live.add_task(title, total=total, note=""))
         else:
-            yield Task(title, console=self._console)
+            yield Task(title, console=self._console, total=total)
 
 
 class Task:
     """One task in progress."""
 
     def __init__(
-        self, title: str, *, live: Progress | None = None, number: int = 0, console: Console | None = None
+        self,
+        title: str,
+        *,
+        live: Progress | None = None,
+        number: int = 0,
+        console: Console | None = None,
+        total: float | None = None,
     ) -> None:
         self._title = title
         self._live = live
         self._number = TaskID(number)
         self._console = console
+        self._total = total
         self._told_s = time.monotonic()
+        self._first: tuple[float, float] | None = None  # when the first part was done, and how much that was
 
     def update(self, done: float, note: str = "") -> None:
         """Say how much is done, and one more thing."""
+        self._first = self._first or (time.monotonic(), done)  # what was there before says nothing about the pace
         if self._live is not None:
             self._live.update(self._number, completed=done, note=note)
         elif self._console is not None and time.monotonic() - self._told_s >= PLAIN_EVERY_S:
             self._told_s = time.monotonic()
-            self._console.print(f"  {self._title}: {note or f'{done:g}'}", markup=False, soft_wrap=True)
+            told = f"{note or f'{done:g}'}{self._estimate(done)}"
+            self._console.print(f"  {self._title}: {told}", markup=False, soft_wrap=True)
+
+    def _estimate(self, done: float) -> str:
+        """Return how long it will take from now on, at the pace until now."""
+        began_s, began = self._first or (0.0, done)
+        if not self._total or done <= began:
+            return ""
+        left_s = max(self._total - done, 0) * (self._told_s - began_s) / (done - began)
+        return f", about {format_duration(left_s)} left"

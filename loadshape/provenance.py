@@ -1,6 +1,6 @@
 # Where data came from, and what became of every row of it.
 #
-# Law: values only; no reading, no hashing, no text of the data. A provenance never holds a folder of the
+# Law: values only; no hashing, no text of the data. A provenance never holds a folder of the
 # machine that made it, and a licence that the data set does not state is written as "not stated", never
 # guessed. An account balances: rows read = rows kept + rows dropped, per reason. One that does not is
 # refused when it is made, so also when it is decoded from a manifest.
@@ -10,17 +10,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
+from loadshape.errors import SourceError
+
 NOT_STATED = "not stated"
+STATABLE = ("licence", "uri", "revision", "retrieved_at")
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One input: its format, file name (without folders), size, hash, licence and completeness.
 
     `complete` is False for an input that is known to be a part of something larger; `note` says of what,
-    and `bytes_dropped` counts the bytes after its last whole row.
+    and `bytes_dropped` counts the bytes after its last whole row. `retrieved_at` is when the file came to lie where
+    it was read, in UTC, unless somebody knows better. `stated` names what was not known from the bytes, but said by
+    whoever made the fixture.
     """
 
     source: str
@@ -33,6 +41,26 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     complete: bool = True
     note: str = ""
     bytes_dropped: int = 0
+    retrieved_at: str | None = None
+    stated: tuple[str, ...] = ()
+
+    def state(self, said: Mapping[str, str]) -> Provenance:
+        """Return this with what somebody says of `licence`, `uri`, `revision` or `retrieved_at`.
+
+        Raises SourceError for other keys, and where the bytes are known to be of another licence, address or revision.
+        """
+        for key, value in said.items():
+            if key not in STATABLE or not value:
+                raise SourceError(f"stated: expected {', '.join(STATABLE)} with a value each, found {key}={value!r}")
+            known = getattr(self, key)
+            if known not in (None, NOT_STATED, value) and key != "retrieved_at":
+                raise SourceError(f"stated: {key}: the bytes of {self.name} are known as {known!r}, found {value!r}")
+        return msgspec.structs.replace(self, **said, stated=tuple(sorted({*self.stated, *said})))
+
+
+def date_file(path: Path) -> str:
+    """Return when a file was last written, as a time in UTC: when it was retrieved, as far as one can tell."""
+    return datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()
 
 
 class Account(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

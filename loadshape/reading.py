@@ -36,7 +36,12 @@ RATES = (
     *("output_tokens_per_s", "reasoning_tokens_per_s", "total_tokens_per_s"),
 )
 SHARES = ("attainment", "errors", "cached_share", "stalled", *(f"outcome.{name}" for name in OUTCOMES))
-MORE_IS_BETTER = (*RATES, "goodput_hz", "attainment", "cached_share", "outcome.ok")
+COSTS = {  # of what the owner of the server declared: its unit, and per what of the declared facts
+    "output_tokens_per_gpu_s": ("tokens/s", "gpus"),
+    "price_per_million_tokens": ("a million tokens", "price_per_hour"),
+    "kwh_per_million_tokens": ("kWh a million tokens", "power_kw"),
+}
+MORE_IS_BETTER = (*RATES, "output_tokens_per_gpu_s", "goodput_hz", "attainment", "cached_share", "outcome.ok")
 _STATISTIC = re.compile(r"mean|min|max|p(?P<percent>\d{1,2}(?:\.\d+)?)")
 
 
@@ -66,7 +71,9 @@ def show_value(value: float | None, unit: str) -> str:
         return format_duration(value)
     if value is None or math.isnan(value):
         return "n/a"
-    return f"{value:.2%}".replace("%", " %") if unit == "share" else format_rate(value, "tok" if "tok" in unit else "")
+    if unit == "share":
+        return f"{value:.2%}".replace("%", " %")
+    return format_rate(value, "tok" if "tok" in unit else "") if unit.endswith("/s") else f"{value:.4g} {unit}"
 
 
 def check_reading(name: str) -> str:
@@ -76,13 +83,15 @@ def check_reading(name: str) -> str:
         return metrics.DEFINITIONS[name].unit
     if name in SHARES:
         return "share"
+    if name in COSTS:
+        return COSTS[name][0]
     if metric in DISTRIBUTIONS and _STATISTIC.fullmatch(statistic):
         return "s"
     if metric in DISTRIBUTIONS:
         raise InputError(
             f"reading: expected a statistic such as {metric}.p95, {metric}.mean or {metric}.max, found {name!r}"
         )
-    known = [*DISTRIBUTIONS, *RATES, "goodput_hz", *SHARES]
+    known = [*DISTRIBUTIONS, *RATES, "goodput_hz", *SHARES, *COSTS]
     near = [*difflib.get_close_matches(name, known, n=1), *difflib.get_close_matches(metric, known, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise InputError(f"reading: expected a metric of the report such as ttft.p95 or request_hz, found {name!r}{hint}")
@@ -95,6 +104,8 @@ def take_reading(summary: Summary, name: str) -> Reading:
         return _read_distribution(summary, name)
     if name in SHARES:
         return _read_share(summary, name)
+    if name in COSTS:
+        return _read_cost(summary, name)
     value = summary.good_hz if name == "goodput_hz" else getattr(summary.throughput, name)
     why = "" if value is not None else "the server did not count tokens, or nothing was done in the window"
     return Reading(name, unit, value, count=summary.throughput.completed, why=why)
@@ -168,6 +179,20 @@ def _read_share(summary: Summary, name: str) -> Reading:
         return _share(name, summary.attainment, summary.is_good, count)
     hits = ~ended_ok if name == "errors" else metrics.is_outcome(summary.members, name.partition(".")[2])
     return _share(name, float(hits.mean()) if count else None, hits, count)
+
+
+def _read_cost(summary: Summary, name: str) -> Reading:
+    """Of output tokens, as the server counted them, and of a fact that the run file declares."""
+    unit, fact = COSTS[name]
+    declared = (summary.log.environment.get("declared") or {}).get(fact)
+    rate = summary.throughput.output_tokens_per_s
+    count = summary.throughput.completed
+    if not isinstance(declared, int | float) or declared <= 0:
+        return Reading(name, unit, None, count=count, why=f"declare {fact} in [declared] of the run file")
+    if not rate:
+        return Reading(name, unit, None, count=count, why="the server did not count tokens")
+    value = rate / declared if name == "output_tokens_per_gpu_s" else declared * 1e6 / (rate * 3600)
+    return Reading(name, unit, value, count=count)
 
 
 def _share(name: str, value: float | None, hits: np.ndarray, count: int) -> Reading:

@@ -11,7 +11,8 @@
 # the bytes behind it are counted as lost. A reader takes a missing end for a clean one: hence the state.
 #
 # Who a lost request was (session, turn, due) stands in the log's table of what was planned; in logs from before
-# there was one, in the trace, which is taken from where the run found it if its digest is still that of the run. Which worker had it, its reads tell, if there are any.
+# there was one, in the trace, which is taken from where the run found it if its digest is still that of the run.
+# Which worker had it, its reads tell, if there are any.
 
 """Recovery: rebuild a complete log from the whole batches of one that was cut."""
 
@@ -27,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loadshape import observation
 from loadshape.digest import digest_file
 from loadshape.errors import LogError, TraceError
 from loadshape.lease import is_held
@@ -95,7 +97,7 @@ def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | No
         shards = [_write_shard(scratch, *it) for it in _name_tables(workers, lost).items()]
         notes = _describe_loss(workers, run, lost) + ([NO_TRACE] if lost.num_rows and planned is None else [])
         write_manifest(scratch, run, RUN_NAME)
-        notes += _copy_environment(old, scratch)
+        notes += _copy_environment(old, scratch) + _copy_samples(old, scratch)
         if planned is not None:
             write_planned(scratch, planned)
         manifest = LogManifest(
@@ -256,6 +258,15 @@ def _copy_environment(old: Path, new: Path) -> list[str]:
         return [f"{ENVIRONMENT_NAME}: damaged, left out"]
     (new / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(environment) + b"\n")
     return []
+
+
+def _copy_samples(old: Path, new: Path) -> list[str]:
+    """Copy what is whole of the samples of the servers, if there are any; return a note if that is not all."""
+    if not (old / observation.NAME).is_file():
+        return []
+    remains = salvage_stream(find_member(old, observation.NAME, LogError), observation.SAMPLES)
+    _write_shard(new, observation.NAME, remains.table)
+    return [f"{observation.NAME}: {_describe_state(remains)}"] if remains.state else []
 
 
 def _find_last_ns(parts: Parts) -> int:

@@ -1,7 +1,7 @@
 # What of its prompts a trace has said before: the truth about its prefixes, whatever a recipe asked for.
 #
-# Law: looking only, by the identity of segments (portrait.py), so a number is a lower bound; what a chat template adds
-# is not in the trace and not counted. A prompt is cut into blocks of a declared size, the last one as short as it is,
+# Law: looking only, at what segments are equal or begin alike (piece.py), so a number is a lower bound; what a chat
+# template adds is not in the trace and not counted. A prompt is cut into blocks of a declared size, the last one as short as it is,
 # and a block is equal to another when everything up to its end is. Requests come one after another, in the
 # order of their begin; each has its blocks looked up and then kept.
 #
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from loadshape.blocks import order_arrivals
 from loadshape.bounds import check_count
+from loadshape.piece import Pieces
 from loadshape.portrait import spell_requests
 from loadshape.sharing import Blocks, measure_hits, rank_values
 from loadshape.stats import Floats, Integers
@@ -108,7 +109,7 @@ def measure_reuse(trace: Trace, block_tokens: int, order: Integers | None = None
     rows = trace.requests.select(["messages", "session"])
     if (np.diff(order) < 0).any():
         rows = rows.take(order)
-    elements, sizes = spell_requests(rows, trace.segments)
+    elements, sizes = spell_requests(rows, trace.segments, Pieces.split(trace.segments))
     ends = _measure_ends(elements, sizes)
     totals = np.bincount(elements.row, sizes, minlength=len(order)).astype(np.int64)
     chains = elements.follow()

@@ -1,8 +1,9 @@
 # What a replay and its report need beyond a dozen flags: a TOML file with a few sections.
 #
 # Law: decoding only. [replay] is Settings, [target] is what a Target has beside its URL, model and key, [[targets]]
-# are several of them, [limits] are those of the verdict. Unknown keys are refused with the file and the key. The text
-# goes into the log as it is, but for the values of the headers: a key may be among them.
+# are several of them, [limits] are those of the verdict, [declared] are facts of the server that only its owner knows:
+# any key is one. Elsewhere unknown keys are refused with the file and the key. The text goes into the log as it is, but
+# for the values of the headers and of what looks like a secret: a key may be among them.
 #
 #     [replay]                        [target]
 #     timeout_first_s = 60            ca_file = "ca.pem"
@@ -10,6 +11,10 @@
 #
 #     [limits]                        [[targets]]
 #     cpu = 0.9                       url = "http://10.0.0.5:8000/v1"
+#
+#     [declared]
+#     gpus = 2
+#     cache_state = "empty"           cold, empty, warm, eviction, or other words
 
 """RunFile: the settings of a replay as TOML."""
 
@@ -59,6 +64,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: TargetOptions = TargetOptions()
     limits: Limits = Limits()
     targets: list[TargetEntry] = []
+    declared: dict[str, Any] = {}
 
     @classmethod
     def load(cls, path: Path) -> RunFile:
@@ -74,7 +80,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{path}: {problem}") from None
         except msgspec.ValidationError as problem:
             raise InputError(f"{path}: {problem}{_suggest_key(str(problem))}") from None
-        replay = msgspec.structs.replace(loaded.replay, verbatim=_conceal(text, loaded.target.headers))
+        kept = _conceal(text, [*loaded.target.headers.values(), *find_secrets(loaded.declared)])
+        replay = msgspec.structs.replace(loaded.replay, verbatim=kept, declared=loaded.declared | loaded.replay.declared)
         return msgspec.structs.replace(loaded, replay=replay)
 
     def make_targets(self, urls: list[str], *, model: str | None, key: str | None, **permission: Any) -> list[Target]:

@@ -17,19 +17,24 @@
 
 from __future__ import annotations
 
+import hmac
 import multiprocessing
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import msgspec
 
+from loadshape import characters
 from loadshape.characters import Filtered, filter_text
 from loadshape.conversation import Conversation, Message
+from loadshape.digest import digest_json
 from loadshape.errors import InputError
 from loadshape.filler import Silhouettes
 from loadshape.interrupt import shielding_children
+from loadshape.journal import Journal
 from loadshape.policy import Action, Policy
 from loadshape.provenance import Account, Provenance, Tally
 from loadshape.recognizer import Recognizers, list_versions
@@ -37,6 +42,7 @@ from loadshape.sources import Source
 from loadshape.spans import Span, replace_spans, unite_spans
 from loadshape.surrogate import StandIns, check_key
 from loadshape.tokenizer import Tokenizer, load_tokenizer
+from loadshape.version import __version__
 
 WAITING_PER_PROCESS = 8  # conversations handed out ahead, so that no process waits and memory stays bounded
 
@@ -169,6 +175,21 @@ class Sanitized:
         self._conversations = conversations
         self._processes = processes
         self._progress = progress
+        self._journal: Journal[_Outcome] | None = None
+
+    def keep(self, folder: Path) -> Journal[_Outcome] | None:
+        """Keep results in *folder* as they come, and begin with those that a run before left there; return the journal.
+
+        Silhouettes are drawn from the beginning, every time: for them there is none.
+        """
+        if self._terms.with_text:
+            raise InputError("with_text: texts that were found are for looking at, not for keeping")
+        if self.policy.text == "synthetic":
+            return None
+        key = hmac.digest(self._terms.key, b"loadshape journal", "sha256").hex()
+        terms = [self.policy.digest, self.versions, characters.VERSION, __version__, key]
+        self._journal = Journal(folder, digest_json(terms), _Outcome)
+        return self._journal
 
     @property
     def provenance(self) -> Provenance | None:
@@ -176,14 +197,12 @@ class Sanitized:
         return self._conversations.provenance if isinstance(self._conversations, Source) else None
 
     def __iter__(self) -> Iterator[Clean]:
-        outcomes = _clean_here if self._processes == 1 else _clean_apart
-        outcomes = _draw_silhouettes if self.policy.text == "synthetic" else outcomes
         lengths = Lengths(self.lengths.tokenizer, self.lengths.tolerance_tokens)
         lost: list[_Outcome] = []
         turns: Counter[str] = Counter()
         filtered: Counter[str] = Counter()
         rows = done = 0
-        for outcome in outcomes(self._conversations, self._terms, self._processes):
+        for outcome in self._clean_all():
             done, rows = done + 1, rows + outcome.rows
             filtered.update(outcome.filtered)
             if outcome.clean is None:
@@ -192,10 +211,17 @@ class Sanitized:
                 turns.update(outcome.turns)
                 lengths = lengths.add(outcome.lengths)
                 yield outcome.clean
-            if self._progress is not None:
+            if self._progress is not None and done > (self._journal.resumed if self._journal else 0):
                 self._progress(done)
         self.filtered, self.lengths = dict(sorted(filtered.items())), lengths
         self.account = self._settle(Account(rows, rows, conversations=done), lost, turns)
+
+    def _clean_all(self) -> Iterable[_Outcome]:
+        clean = _clean_here if self._processes == 1 else _clean_apart
+        clean = _draw_silhouettes if self.policy.text == "synthetic" else clean
+        if self._journal is None:
+            return clean(self._conversations, self._terms, self._processes)
+        return self._journal.follow(self._conversations, lambda rest: clean(rest, self._terms, self._processes))
 
     def _settle(self, seen: Account, lost: Iterable[_Outcome], turns: Counter[str]) -> Account:
         tally = Tally(self._conversations.account if isinstance(self._conversations, Source) else seen)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +34,27 @@ def count_floor(q: float) -> int:
     return math.ceil(round(SAMPLE_FLOOR / (1.0 - max(q, 0.5)), 6))
 
 
-def quantile(values: Floats, q: float) -> float | None:
+def quantile(values: NDArray[Any], q: float, *, unit: float = 1.0) -> float | None:
     """Return the quantile *q* in [0, 1), or None when there are fewer than count_floor(q) values."""
-    return quantiles(values, (q,))[0]
+    return quantiles(values, (q,), unit=unit)[0]
 
 
-def quantiles(values: Floats, qs: Sequence[float], weights: Integers | None = None) -> list[float | None]:
+def quantiles(
+    values: NDArray[Any], qs: Sequence[float], weights: NDArray[Any] | None = None, *, unit: float = 1.0
+) -> list[float | None]:
     """Return the quantile of each *q*, None where there are fewer than count_floor(q) values.
 
-    *weights* are counts: the answer is that of every value repeated so often, without repeating it.
+    *weights* are counts: the answer is that of every value repeated so often, without repeating it. The answer is
+    in units of so many of the values: 1e9 for seconds of nanoseconds, which need no copy of all of them.
     """
     size = len(values) if weights is None else int(weights.sum())
     ranks = [q * (size - 1) for q in qs if size >= count_floor(q)]
     needed = sorted({neighbour for rank in ranks for neighbour in (math.floor(rank), math.ceil(rank))})
-    found = dict(zip(needed, _order_statistics(values, needed, weights), strict=True))
+    found = {rank: value / unit for rank, value in zip(needed, _order_statistics(values, needed, weights), strict=True)}
     return [_interpolate(found, q * (size - 1)) if size >= count_floor(q) else None for q in qs]
 
 
-def _order_statistics(values: Floats, ranks: list[int], weights: Integers | None) -> list[float]:
+def _order_statistics(values: NDArray[Any], ranks: list[int], weights: NDArray[Any] | None) -> list[float]:
     if not ranks:
         return []
     if weights is None:

@@ -66,10 +66,10 @@ class Distribution:
             values = values[~np.isnan(values)]
         if len(values) == 0:
             return cls(0, None, None, None, None, None, None, None, None)
-        found = [it if it is None else it / unit for it in stats.quantiles(values, QUANTILES, weights)]
+        p50, p90, p95, p99, p999 = stats.quantiles(values, QUANTILES, weights, unit=unit)
         count = len(values) if weights is None else int(weights.sum())
         mean_s, min_s, max_s = (float(it) / unit for it in (_average(values, weights), values.min(), values.max()))
-        return cls(count, mean_s, min_s, *found, max_s)
+        return cls(count, mean_s, min_s, p50, p90, p95, p99, p999, max_s)
 
 
 def _average(values: NDArray[Any], weights: NDArray[Any] | None) -> float:

@@ -56,6 +56,7 @@ def tally_reads(parts: Iterable[pa.Table], workers: Integers, *, seconds: int, e
     first_ns, last_ns, last_token_ns = (np.full(size, NEVER) for _ in range(3))
     lag_ns = Column(np.int32, expected)
     by_second = np.zeros((int(workers.max(initial=0)) + 1, seconds), np.int64)
+    placed = np.append(workers, -1)  # the last is for numbers that were never planned
     rows = deltas = shared = 0
     for part in parts:
         rows += part.num_rows
@@ -63,22 +64,25 @@ def tally_reads(parts: Iterable[pa.Table], workers: Integers, *, seconds: int, e
         lag_ns.extend(seen_ns - at_ns)
         deltas += int(bearing.sum(dtype=np.int64))
         shared += int(bearing[bearing > 1].sum(dtype=np.int64))
-        owner, at_ns, seen_ns, events, bearing = _keep(workers, owner, at_ns, seen_ns, events, bearing)
+        place = placed[np.minimum(owner, size)]
+        if (place < 0).any():
+            known = place >= 0
+            place, owner, at_ns, seen_ns, events, bearing = (
+                it[known] for it in (place, owner, at_ns, seen_ns, events, bearing)
+            )
         counts += np.bincount(owner, minlength=size)
         fresh = np.flatnonzero(first_ns[owner] == NEVER)[::-1]
         first_ns[owner[fresh]] = at_ns[fresh]
-        says, tells = events > 0, bearing > 0  # behind [DONE] there is only the end of the body
-        last_ns[owner[says]] = at_ns[says]
-        last_token_ns[owner[tells]] = at_ns[tells]
+        _keep_last(last_ns, owner, at_ns, events > 0)  # behind [DONE] there is only the end of the body
+        _keep_last(last_token_ns, owner, at_ns, bearing > 0)
         second = np.clip(seen_ns // _NS_PER_S, 0, seconds - 1)
-        place = workers[owner] * seconds + second
-        by_second += np.bincount(place, minlength=by_second.size).reshape(by_second.shape)
+        by_second += np.bincount(place * seconds + second, minlength=by_second.size).reshape(by_second.shape)
     strange = rows - int(counts.sum())
     return Tally(rows, strange, counts, first_ns, last_ns, last_token_ns, deltas, shared, lag_ns.close(), by_second)
 
 
-def _keep(workers: Integers, owner: NDArray[Any], *columns: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return the columns without the reads of requests that have no row; mostly there are none."""
-    known = owner < len(workers)
-    known[known] = workers[owner[known]] >= 0
-    return [owner, *columns] if known.all() else [it[known] for it in (owner, *columns)]
+def _keep_last(stamps_ns: Integers, owner: NDArray[Any], at_ns: Integers, counts: NDArray[np.bool_]) -> None:
+    if counts.all():
+        stamps_ns[owner] = at_ns
+    else:
+        stamps_ns[owner[counts]] = at_ns[counts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from loadshape.effect import decide
 from loadshape.errors import InputError
 from loadshape.interval import Interval
 from loadshape.log import Log
+from loadshape.quality import compare_scores, load_scores
 from loadshape.report import render
 from loadshape.summary import Summary, summarize
 
@@ -128,3 +130,30 @@ def test_text_and_json_tell_the_contract_and_every_reading() -> None:
     assert "server.flags: a -> b" in text
     assert "better" in text
     assert [it["reading"] for it in document["effects"]] == [it.name for it in found.effects]
+
+
+def test_quality_stands_in_the_same_table() -> None:
+    before = {f"item-{n}": 0.8 for n in range(200)}
+    worse = before | {f"item-{n}": 0.2 for n in range(60)}
+    found = compare(side(1), side(1), quality=(before, worse))
+    effect = found.effects[-1]
+    assert (effect.name, effect.decision) == ("quality", "worse")
+    assert effect.size == pytest.approx(-0.18)
+    assert "quality" in render(found)
+
+
+def test_scores_of_other_items_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="only one has b"):
+        compare_scores({"a": 1.0}, {"a": 1.0, "b": 0.0})
+    (tmp_path / "scores.json").write_text('{"a": 7}')
+    with pytest.raises(InputError, match="from 0 to 1"):
+        load_scores(tmp_path / "scores.json")
+
+
+def test_declared_prices_and_gpus_make_costs() -> None:
+    one = side(1, declared={"gpus": 1, "price_per_hour": 4.0})
+    four = side(1, declared={"gpus": 4, "price_per_hour": 16.0})
+    effects = {it.name: it for it in compare(one, four, allow=["server"]).effects}
+    assert effects["output_tokens_per_gpu_s"].size == pytest.approx(0.25)  # the scaling efficiency
+    assert effects["price_per_million_tokens"].size == pytest.approx(4.0)
+    assert "output_tokens_per_gpu_s" not in {it.name for it in compare(side(1), side(1)).effects}

@@ -56,6 +56,10 @@ COMMANDS = {
         "exploring:search_recipe",
         "Find the largest load that keeps a gate, as an interval with the trials that show it.",
     ),
+    "experiment": (
+        "exploring:keep_experiment",
+        "Keep the ledger of an optimization: a baseline, candidates of one change each, and what was decided.",
+    ),
     "inspect": ("judging:inspect", "Say what a fixture, a trace or a log is and holds."),
     "recover": ("judging:recover_log", "Make a complete log of what is whole of one that was cut."),
     "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),

@@ -15,8 +15,10 @@ from cyclopts import Parameter
 from loadshape.cli.console import AsJson
 from loadshape.comparison import compare
 from loadshape.effect import MARGIN
+from loadshape.errors import InputError
 from loadshape.gate import Gate, rule
 from loadshape.log import open_logs
+from loadshape.quality import Scores, load_scores
 from loadshape.report import render
 from loadshape.summary import Objectives, Summary, summarize
 from loadshape.units import parse_duration_s
@@ -32,6 +34,7 @@ def compare_runs(
     warmup: str = "0s",
     cooldown: str = "0s",
     gate: Path | None = None,
+    quality: Annotated[list[Path] | None, Parameter(negative="", consume_multiple=2)] = None,
     json: AsJson = False,
 ) -> int:
     """Compare two runs of the same traffic, or two folders of repeats: what was changed, and what that did.
@@ -52,10 +55,12 @@ def compare_runs(
         Leave its end out.
     gate
         A TOML file of objectives: exit with 1 unless the runs after keep them.
+    quality
+        Two JSON files of scores of the same golden items, before and after.
     """
     rules = Gate.load(gate) if gate else None
     sides = [_summarize_all(path, warmup, cooldown, rules) for path in (before, after)]
-    found = compare(*sides, allow=allow or (), margin=margin)
+    found = compare(*sides, allow=allow or (), margin=margin, quality=_load_quality(quality or []))
     print(render(found, "json" if json else "text"))
     if rules is None:
         return 0
@@ -96,6 +101,12 @@ def rule_runs(
         markdown.write_text(render(decision, "markdown"), encoding="utf-8")
     print(render(decision, "json" if json else "text"))
     return decision.exit_code
+
+
+def _load_quality(paths: list[Path]) -> tuple[Scores, Scores] | None:
+    if len(paths) not in (0, 2):
+        raise InputError(f"--quality: expected two files, before and after, found {len(paths)}")
+    return (load_scores(paths[0]), load_scores(paths[1])) if paths else None
 
 
 def _summarize_all(path: Path, warmup: str, cooldown: str, gate: Gate | None) -> list[Summary]:

@@ -3,7 +3,7 @@
 # Law: one short function a command, with nothing in it that the library does not have. The docstring is the
 # help text, and docs/cli.md is made from it. A recipe is drawn anew for every level, under the same seed.
 
-"""The commands `sweep` and `search`."""
+"""The commands `sweep`, `search` and `experiment`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from cyclopts import Parameter
 
 from loadshape.cli.console import AsJson
 from loadshape.errors import InputError
+from loadshape.experiment import Charter, Experiment
 from loadshape.exploration import explore, sweep_levels
 from loadshape.fixture import Fixture
 from loadshape.gate import Gate
 from loadshape.live import watch_replay
-from loadshape.log import Log
+from loadshape.log import Log, open_logs
 from loadshape.progress import Teller
 from loadshape.recipe import Recipe
 from loadshape.replayer import choose_processes, replay
@@ -211,3 +212,58 @@ def _parse_range(text: str, flag: str, read: Callable[[str], float]) -> tuple[fl
         return read(low), read(high if dots else low)
     except ValueError:
         raise InputError(f"{flag}: expected LOWEST..HIGHEST such as 1..100, found {text!r}") from None
+
+
+def keep_experiment(
+    folder: Path,
+    runs: Path | None = None,
+    /,
+    *,
+    change: str | None = None,
+    question: str | None = None,
+    improve: str | None = None,
+    gate: Path | None = None,
+    allow: Annotated[list[str] | None, Parameter(negative="")] = None,
+    html: Path | None = None,
+    json: AsJson = False,
+) -> int:
+    """Keep the ledger of an optimization: a baseline, candidates of one change each, and what was decided.
+
+    Without RUNS it shows the history.
+
+    Parameters
+    ----------
+    folder
+        The ledger, NAME.experiment; it is made with the first runs, which are the baseline.
+    runs
+        A log, or a folder of logs that repeat one run.
+    change
+        What was changed for these runs, in words.
+    question
+        What the experiment is to answer; when it is made.
+    improve
+        The reading that candidates are to make better, such as ttft.p95; when it is made.
+    gate
+        A TOML file of what is protected; when it is made.
+    allow
+        A difference that may stand beside the declared change: client, server.version, ...; when it is made.
+    html
+        Also write the history as a page.
+    """
+    if runs is None or change is not None:
+        ledger = Experiment.open(folder)
+        ledger = ledger if runs is None else ledger.try_change(change or "", runs)
+    elif question is None or improve is None or gate is None:
+        raise InputError(
+            "experiment: expected --change for a candidate, or --question, --improve and --gate to begin one"
+        )
+    else:
+        digest = open_logs(runs)[0].run.trace_digest
+        charter = Charter(
+            question=question, improve=improve, gate=Gate.load(gate), trace_digest=digest, allow=tuple(allow or ())
+        )
+        ledger = Experiment.start(folder, charter, runs)
+    if html is not None:
+        html.write_text(render(ledger, "html"), encoding="utf-8")
+    print(render(ledger, "json" if json else "text"))
+    return 0

@@ -5,8 +5,8 @@
 # those of load.py. Everything is binned or counted here, so that a form has little to hold.
 #
 # Lengths are drawn over many powers of two, so their histograms have bins of equal ratio: two to a doubling.
-# Quantiles are order statistics of all rows (no interpolation: a length is a whole number), whatever their number,
-# since this is the population and no sample of one.
+# Quantiles are those of all rows, however few: a trace is the population and no sample of one. They are of type 7 as
+# in stats.py, so between two lengths, and printed as whole tokens.
 
 """Traffic: everything that is measured of a trace, for a terminal, a program or a page."""
 
@@ -70,7 +70,7 @@ class Lengths:
     """Token counts: their mean, the quantiles of QUANTILES, the largest, and a histogram in bins of equal ratio."""
 
     mean: float
-    quantiles: tuple[int, ...]
+    quantiles: tuple[float, ...]
     longest: int
     histogram: Histogram
 
@@ -172,7 +172,7 @@ def _measure_arrivals(trace: Trace) -> Arrivals:
 
 
 def _measure_lengths(tokens: Integers) -> Lengths:
-    quantiles = np.quantile(tokens, QUANTILES, method="inverted_cdf")
+    quantiles = np.quantile(tokens, QUANTILES)
     low, high = np.floor(np.log2(max(1, tokens.min())) * _STEPS), np.log2(max(1, tokens.max())) * _STEPS
     bounds = 2 ** (np.arange(low, np.floor(high) + 2) / _STEPS)
     counts, _ = np.histogram(np.maximum(tokens, 1), bounds)

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from loadshape.digest import digest_json
 from loadshape.errors import MissingExtra, PolicyError
 from loadshape.policy import NER, PRESIDIO, SECRETS, Policy, Rule
 from loadshape.recognizer.condition import Conditions
@@ -173,4 +174,15 @@ def _look_up(needed: dict[str, str]) -> dict[str, str]:
     return versions
 
 
-__all__ = ["Recognizers", "list_versions"]
+def digest_packages(names: Iterable[str]) -> dict[str, str]:
+    """Return a SHA-256 over the contents of each installed package, as its installer recorded them."""
+    return {name: _digest_package(name) for name in names}
+
+
+@cache
+def _digest_package(name: str) -> str:
+    files = importlib.metadata.distribution(name).files or []  # RECORD has a hash of each, but of what was compiled here
+    return digest_json(sorted((str(it), it.hash.value) for it in files if it.hash and ".dist-info" not in it.parts[0]))
+
+
+__all__ = ["Recognizers", "digest_packages", "list_versions"]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadshape.environment import redact_secrets
 from loadshape.errors import StartMissed, TargetError
 from loadshape.lease import holding
 from loadshape.log import Log, Run
@@ -31,8 +32,10 @@ from loadshape.replayer.capacity import check_capacity
 from loadshape.replayer.crew import Crew, sum_progress
 from loadshape.replayer.isolation import choose_isolation
 from loadshape.replayer.job import Done, Job, Progress, Settings, Start, Stop
-from loadshape.replayer.preflight import Facts, ask_targets, list_names
+from loadshape.replayer.observer import Observer, choose_watched
+from loadshape.replayer.preflight import ask_targets, list_names, reset_caches
 from loadshape.replayer.prometheus import Exposition
+from loadshape.replayer.question import Facts
 from loadshape.replayer.roads import check_roads
 from loadshape.replayer.stage import Stage, describe_run
 from loadshape.replayer.terms import check_terms
@@ -76,8 +79,10 @@ def replay(
         run = secrets.token_hex(4)
         targets, servers = _ask(stage, run, targets, settings)
         isolation = choose_isolation(settings.isolation, stage.trace, servers)
-        settings = msgspec.structs.replace(settings, isolation=isolation)
-        stage.prepare(dict(zip((it.url for it in targets), servers, strict=False)))
+        declared = redact_secrets(settings.declared)
+        settings = msgspec.structs.replace(settings, isolation=isolation, declared=declared)
+        notes = reset_caches(targets) if settings.reset_cache else []
+        stage.prepare(dict(zip((it.url for it in targets), servers, strict=False)), declared)
         jobs = [
             Job(
                 trace=str(stage.trace_path),
@@ -90,13 +95,16 @@ def replay(
             )
             for worker in range(settings.workers)
         ]
+        watched = choose_watched(targets, addresses, servers, settings)
         with holding(stage.log) as lease:
             with Crew(jobs, lease=lease) as crew:
                 ready = crew.gather_ready(READY_S)
-                conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
-                stage.announce(conditions)
-                done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
-            stage.conclude(conditions, done, ended)
+                with Observer(stage.log, targets, settings, watched=watched) as observer:
+                    conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
+                    stage.announce(conditions)
+                    observer.begin(conditions.epoch_monotonic_ns)
+                    done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
+            stage.conclude(conditions, done, ended, [*notes, *observer.notes])
     return Log.open(stage.log)
 
 

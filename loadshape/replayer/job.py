@@ -24,8 +24,23 @@ MAX_PROCESSES = 256
 RECEIVE = ("auto", "kernel", "user")
 ROUTINGS = ("session", "round_robin", "weighted", "prefix")
 MAX_PROBE_SHARE = 0.01  # a probe that carries more is one of those that it is to be compared with
+MIN_SCRAPE_S = 0.1
 ON_DEAD = (None, "end", "move")
 ISOLATIONS = ("auto", "cache_salt", "slot", "none")
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A window of a run in which the server profiles itself: from `after_s` for `for_s`."""
+
+    after_s: float
+    for_s: float
+
+    def __post_init__(self) -> None:
+        """Refuse a window that lies nowhere. Raises InputError."""
+        if not (0 <= self.after_s < math.inf and 0 < self.for_s < math.inf):
+            raise InputError(
+                f"profile: expected after_s of 0 seconds or more, and for_s of more, found {self.after_s} and {self.for_s}"
+            )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +74,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     probe_share: float = 0.0  # of the sessions, for one more process that is never busy; 0: none
     prometheus_port: int = 0  # of 127.0.0.1, for a dashboard to look on; 0: none
     preflight: bool = True  # ask the server for its models before the first packet
+    scrape_s: float = 1.0  # between two samples of the servers' metrics and of this host's GPUs; 0: none
+    reset_cache: bool = False  # ask the servers for an empty prefix cache before the first packet
+    profile: Profile | None = None  # a window in which the servers profile themselves: another kind of run
+    declared: dict[str, Any] = {}  # facts that no server tells: GPUs, prices, flags, the state of the cache
     isolation: str = "auto"  # cache_salt, slot or none: what keeps this run's prompts out of an earlier run's cache
     tenant_header: str = "X-Tenant"  # carries the tenant of a request, where the trace names one; empty: nothing does
     body: dict[str, Any] = {}  # merged into every request's JSON body
@@ -88,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"probe_share: expected 0 to {MAX_PROBE_SHARE:g}, 0 for none, found {self.probe_share}")
         if not 0 <= self.prometheus_port < 1 << 16:
             raise InputError(f"prometheus_port: expected 1 to 65535, or 0 for none, found {self.prometheus_port}")
+        if self.scrape_s and not MIN_SCRAPE_S <= self.scrape_s < math.inf:
+            raise InputError(f"scrape_s: expected {MIN_SCRAPE_S:g} seconds or more, or 0 for none, found {self.scrape_s}")
         if self.isolation not in ISOLATIONS:
             raise InputError(f"isolation: expected one of {', '.join(ISOLATIONS)}, found {self.isolation!r}")
         if self.tenant_header:

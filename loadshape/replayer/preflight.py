@@ -1,34 +1,33 @@
-# One question to the server before the first planned request: are you there, and is it you?
+# What is asked of a server before the first planned request: are you there, is it you, and what are you?
 #
-# Law: two GETs, bounded in time, none of which generates a token. Their answers go into environment.json,
+# Law: a few questions, bounded in time, none of which generates a token. Their answers go into environment.json,
 # and an obvious mistake (nobody listens, wrong key, unknown model) is told in one line instead of ten
-# thousand failed requests. A server that has no /models is not a mistake. Redirects are not followed: a
-# key would follow them.
+# thousand failed requests. A server that has no /models is not a mistake, and what it keeps to itself is none either.
+#
+#     /models, /version            whether it is there
+#     /metrics, /server_info       what it discloses (disclosure.py), and whether it can be watched (scrape.py)
+#     POST /reset_prefix_cache     on request: the run begins with an empty prefix cache
 
 """Ask the target what it is, and refuse the obvious mistakes."""
 
 from __future__ import annotations
 
 import http.client
-import socket
-import ssl
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from loadshape.errors import TargetError
-from loadshape.replayer.portable import make_tls
+from loadshape.replayer.disclosure import pick_cache, pick_engine
+from loadshape.replayer.question import Facts, Page, ask_page, conceal, find_root
+from loadshape.replayer.scrape import PREFIX
 from loadshape.replayer.terms import check_models
-from loadshape.target import Secret, Target
+from loadshape.target import Target
 from loadshape.trace import Trace
-from loadshape.version import __version__
 
 TIMEOUT_S = 5.0
-MAX_ANSWER_BYTES = 1 << 20
-
-Facts = dict[str, Any]
+DISCLOSURE_S = 30.0  # vLLM looks at its whole system when it is first asked
 
 
 def ask_targets(targets: Sequence[Target], named: Set[str] = frozenset()) -> tuple[list[Target], list[Facts]]:
@@ -53,12 +52,13 @@ def ask_target(target: Target, named: Set[str] = frozenset()) -> tuple[Target, F
 
     Raises TargetError when nobody listens, the key is refused, or a model of the target or of *named* is not served.
     """
-    status, models, tls = _get(target, target.path + "/models")
+    answer = _ask(target, target.path + "/models")
+    status, models = answer.status, answer.value
     if status in (401, 403):
         raise TargetError(
             f"target: {target.url} refused the key (HTTP {status}); give one with --key env:NAME or --key file:PATH"
         )
-    _, version, _ = _get(target, "/version")
+    version = _ask(target, find_root(target) + "/version").value
     served = _list_models(models)
     model = _choose_model(target, served)
     if missing := sorted(named - set(served)) if served else []:
@@ -66,8 +66,37 @@ def ask_target(target: Target, named: Set[str] = frozenset()) -> tuple[Target, F
             f"target: the trace asks for {', '.join(missing[:20])}, which {target.url} does not serve; there is: "
             f"{', '.join(served[:20])}; serve it (vLLM: --lora-modules), or shape a trace without it"
         )
-    facts = {"models": models if served else None, "models_status": status, "version": version, "tls": tls}
-    return replace(target, model=model), _conceal(facts, target.list_secrets(target.read_key()))
+    facts = {"models": models if served else None, "models_status": status, "version": version, "tls": answer.tls}
+    facts |= _ask_disclosures(target)
+    return replace(target, model=model), conceal(facts, target.list_secrets(target.read_key()))
+
+
+def reset_caches(targets: Sequence[Target]) -> list[str]:
+    """Ask each server for an empty prefix cache; return a note on what each answered."""
+    return [f"reset_cache: target {number}: {_reset_cache(target)}" for number, target in enumerate(targets)]
+
+
+def _reset_cache(target: Target) -> str:
+    try:
+        answer = ask_page(target, find_root(target) + "/reset_prefix_cache", method="POST", timeout_s=TIMEOUT_S)
+    except (OSError, http.client.HTTPException) as problem:
+        return str(problem) or type(problem).__name__
+    if answer.status == 404:
+        return "the server does not offer it (vLLM does with VLLM_SERVER_DEV_MODE=1); its cache is as it was"
+    said = conceal(answer.body.decode(errors="replace"), target.list_secrets(target.read_key()))
+    return f"HTTP {answer.status} {' '.join(said.split())[:80]}".rstrip()
+
+
+def _ask_disclosures(target: Target) -> Facts:
+    """Return what the server tells of its engine; "metrics" says whether it has those of vLLM."""
+    facts: Facts = {"metrics": False, "cache": None, "engine": None}
+    with suppress(OSError, http.client.HTTPException):
+        page = ask_page(target, find_root(target) + "/metrics", timeout_s=TIMEOUT_S)
+        text = page.body.decode(errors="replace") if page.status == 200 else ""
+        facts |= {"metrics": f"\n{PREFIX}" in text, "cache": pick_cache(text)}
+        info = ask_page(target, find_root(target) + "/server_info?config_format=json", timeout_s=DISCLOSURE_S)
+        facts["engine"] = pick_engine(info.value) if info.status == 200 else None
+    return facts
 
 
 def _choose_model(target: Target, served: list[str]) -> str | None:
@@ -87,21 +116,10 @@ def _list_models(answer: Any) -> list[str]:
     return [entry["id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-def _get(target: Target, path: str) -> tuple[int, Any, dict[str, str | None] | None]:
-    """Return the status and the JSON of one page, None where it is no JSON, and what TLS was agreed upon."""
-    key = target.read_key()
-    headers = {"User-Agent": f"loadshape/{__version__}", "Accept": "application/json", **target.headers}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key.reveal()}"
-    connection: http.client.HTTPConnection | None = None
+def _ask(target: Target, path: str) -> Page:
+    """Return one page. Raises TargetError where nobody answers."""
     try:
-        connection = _connect(target)
-        tls = _describe_tls(connection.sock)
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, msgspec.json.decode(answer.read(MAX_ANSWER_BYTES)), tls
-    except (msgspec.DecodeError, RecursionError):
-        return answer.status, None, tls
+        return ask_page(target, path, timeout_s=TIMEOUT_S)
     except TimeoutError:
         raise TargetError(
             f"target: {target.url} did not answer within {TIMEOUT_S:.0f} s; "
@@ -110,40 +128,3 @@ def _get(target: Target, path: str) -> tuple[int, Any, dict[str, str | None] | N
     except (OSError, http.client.HTTPException) as problem:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
         raise TargetError(f"target: nobody answers at {target.url}: {reason}") from None
-    finally:
-        if connection is not None:
-            connection.close()
-
-
-def _conceal(page: Any, secrets: Sequence[Secret]) -> Any:
-    """Return a page without our secrets: it goes into the log, and a server may repeat what it was told."""
-    if not secrets:
-        return page
-    if isinstance(page, str):
-        for secret in secrets:
-            page = secret.conceal(page)
-        return page
-    if isinstance(page, list):
-        return [_conceal(item, secrets) for item in page]
-    if isinstance(page, dict):
-        return {_conceal(name, secrets): _conceal(item, secrets) for name, item in page.items()}
-    return page
-
-
-def _describe_tls(sock: socket.socket) -> dict[str, str | None] | None:
-    """Return the version, the cipher and the protocol that the server chose; all connections of a run are alike."""
-    if not isinstance(sock, ssl.SSLSocket):
-        return None
-    cipher = sock.cipher()
-    return {"version": sock.version(), "cipher": cipher and cipher[0], "alpn": sock.selected_alpn_protocol()}
-
-
-def _connect(target: Target) -> http.client.HTTPConnection:
-    """Connect to an address that was checked, not to whatever the name means by now."""
-    sock: socket.socket = socket.create_connection((target.resolve()[0], target.port), TIMEOUT_S)
-    context = make_tls(target)
-    if context is not None:
-        sock = context.wrap_socket(sock, server_hostname=target.host)
-    connection = http.client.HTTPConnection(target.host, target.port)
-    connection.sock = sock
-    return connection

@@ -79,8 +79,11 @@ class Stage:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def prepare(self, servers: dict[str, dict[str, Any]]) -> None:
-        """Make the folder, write environment.json and what is planned; *servers* is what each said of itself, by URL."""
+    def prepare(self, servers: dict[str, dict[str, Any]], declared: dict[str, Any] | None = None) -> None:
+        """Make the folder with environment.json and what is planned.
+
+        *servers* is what each said of itself, by URL; *declared* what their owner says of them.
+        """
         try:
             if self.log.exists():
                 shutil.rmtree(self.log)
@@ -90,7 +93,7 @@ class Stage:
         calibration = Calibration.load()
         client = describe_host() | {"calibration": calibration.summarize() if calibration else None}
         server = next(iter(servers.values()), {"models": None}) if len(servers) < 2 else servers
-        environment = {"client": client, "server": server}
+        environment = {"client": client, "server": server, "declared": declared or {}}
         (self.log / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(environment)) + b"\n")
         write_planned(self.log, self.trace.requests)
 
@@ -98,8 +101,8 @@ class Stage:
         """Write run.json: what is about to happen."""
         write_manifest(self.log, run, RUN_NAME)
 
-    def conclude(self, run: Run, done: list[Done], ended: str) -> None:
-        """Write the manifest: the log is complete."""
+    def conclude(self, run: Run, done: list[Done], ended: str, notes: Sequence[str] = ()) -> None:
+        """Write the manifest: the log is complete. *notes* are the coordinator's own."""
         outcomes: Counter[str] = Counter()
         for part in done:
             outcomes.update(part.outcomes)
@@ -113,7 +116,7 @@ class Stage:
             outcomes={name: outcomes[name] for name in OUTCOMES if outcomes[name]},
             ended=ended,
             ended_ns=max(part.ended_ns for part in done),
-            notes=[note for part in done for note in part.notes],
+            notes=[*notes, *(note for part in done for note in part.notes)],
             files=digest_conditions(self.log),
         )
         write_manifest(self.log, manifest)

@@ -13,9 +13,10 @@ from typing import Any
 
 from loadshape.comparison import Comparison
 from loadshape.errors import InputError
+from loadshape.experiment import Experiment
 from loadshape.gate import Decision
 from loadshape.replication import Replication
-from loadshape.report import contrast, curve, document, page, repeats, ruling, text
+from loadshape.report import contrast, curve, document, ledger, page, repeats, ruling, text
 from loadshape.saturation import Curve
 from loadshape.search import Found
 from loadshape.summary import Summary
@@ -28,13 +29,17 @@ FORMS: dict[type, dict[str, Callable[[Any], str]]] = {
     Verdict: {"text": text.write_verdict, "json": document.write_verdict, "html": page.write_verdict},
     Comparison: {"text": contrast.write_text, "json": contrast.write_document},
     Curve: {"text": curve.write_curve, "json": curve.write_curve_document},
+    Experiment: {"text": ledger.write_text, "json": ledger.write_document, "html": ledger.write_page},
     Replication: {"text": repeats.write_text, "json": repeats.write_document},
     Found: {"text": curve.write_search, "json": curve.write_search_document},
     Decision: {"text": ruling.write_text, "json": ruling.write_document, "markdown": ruling.write_markdown},
 }
 
 
-def render(what: Summary | Verdict | Comparison | Decision | Curve | Found | Replication, form: str = "text") -> str:
+Judged = Summary | Verdict | Comparison | Decision | Curve | Found | Replication | Experiment
+
+
+def render(what: Judged, form: str = "text") -> str:
     """Return *what* in a form that it has. Raises InputError for another, MissingExtra for html without plotly."""
     forms = FORMS[type(what)]
     if form not in forms:

@@ -26,7 +26,7 @@
 
   function draw(index) {
     const layout = { ...frame, ...figures[index].layout };
-    for (const name of ["xaxis", "yaxis", "yaxis2"]) if (layout[name]) layout[name] = { ...axis, ...layout[name] };
+    for (const name in layout) if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...layout[name] };
     const style = getComputedStyle(document.documentElement);
     Plotly.react(places[index], resolve(figures[index].data, style), resolve(layout, style), config);
     drawn.add(index);

@@ -1,91 +1,66 @@
-# A report as one HTML file that needs nothing else: no server, no network, no font.
+# A report as one HTML file.
 #
-# Law: what a server or a file said is text, never markup: every string goes through html.escape, and the
-# figures' JSON has its "<" escaped, so no </script> can end it. A content security policy refuses every
-# address, should a library ever ask for one. plotly.js is inlined from the installed plotly (extra
-# `report`); it is the only large part, 4.8 MB in plotly 7.1.
-#
-# The order is that of every report: the verdict, the conditions, the numbers, then the figures.
+# Law: the order is that of every report: the verdict, what to look at next, the conditions, the numbers, then the
+# figures; what is long and seldom needed is folded. Layout only: cells are made in tables.py, figures in plots.py, and
+# the pieces of a page, with everything that keeps foreign text from becoming markup, in skeleton.py.
 
 """HTML form of summaries and verdicts."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
-from importlib.resources import files
 from typing import Any
 
-import msgspec
-
-from loadshape.errors import require
-from loadshape.metrics import DEFINITIONS
+from loadshape.contract import list_facts
 from loadshape.report import plots, tables
-from loadshape.report.plots import Figure
+from loadshape.report.skeleton import (
+    write_cards,
+    write_figures,
+    write_folded,
+    write_numbers,
+    write_page,
+    write_pairs,
+    write_section,
+    write_table,
+    write_texts,
+)
 from loadshape.report.tables import Row
 from loadshape.summary import Summary
+from loadshape.symptoms import find_symptoms
 from loadshape.units import format_duration, format_rate
 from loadshape.validity import Check, Verdict
 from loadshape.validity.finding import show_share
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
 
 def write_summary(summary: Summary) -> str:
     """Return the whole report as one page. Raises MissingExtra when plotly is not installed."""
-    plotly_js: str = require("plotly.offline", "report").get_plotlyjs()
     figures = plots.draw_figures(summary)
     name = tables.clean_text(summary.log.run.trace_name) or "unnamed trace"
     sections = [
         f"<h1>{escape(name)}</h1>\n<p class='lead'>{escape(_describe_run(summary))}</p>",
         _write_verdict(summary.verdict),
         _write_cards(summary),
-        _titled("Conditions", _write_pairs(tables.list_conditions(summary))),
-        _titled("Latency", _write_latencies(summary)),
-        _write_targets(tables.list_targets(summary)),
-        _titled("Rate", _write_table(tables.list_rates(summary), number_cells=1)),
-        _titled("Outcomes", _write_outcomes(summary)),
-        *(_write_figure(index, figure) for index, figure in enumerate(figures)),
-        _folded("All checks of the instrument", _write_checks(summary.verdict.checks)),
-        _folded("Environment", _write_pairs(_flatten(summary.log.environment))) if summary.log.environment else "",
-        _folded("Definitions", _write_definitions()),
+        write_section("To look at next", _write_symptoms(summary)),
+        write_section("Conditions", write_pairs(tables.list_conditions(summary))),
+        write_section("Latency", _write_latencies(summary)),
+        write_section("Targets", write_numbers(tables.TARGET_HEAD, tables.list_targets(summary))),
+        write_section("Rate", write_table(tables.list_rates(summary), number_cells=1)),
+        write_section("Outcomes", _write_outcomes(summary)),
+        *write_figures(figures),
+        write_folded("All checks of the instrument", _write_checks(summary.verdict.checks)),
+        write_folded("Contract: what a comparison looks at", _write_contract(summary)),
+        write_folded("Environment", write_pairs(_flatten(summary.log.environment))),
+        write_folded("Definitions", _write_definitions()),
         f"<footer>{escape(tables.clean_text(summary.log.run.tool))}. This file needs no network.</footer>",
-        f"<script>{plotly_js}</script>",
-        f'<script type="application/json" id="figures">{_embed(figures)}</script>',
-        f"<script>{_read_asset('page.js')}</script>",
     ]
-    return _write_page(f"{name}: {summary.verdict.status}", sections)
+    return write_page(f"{name}: {summary.verdict.status}", sections, figures)
 
 
 def write_verdict(verdict: Verdict) -> str:
     """Return the verdict alone as a page."""
     sections = ["<h1>Verdict on the instrument</h1>", _write_verdict(verdict), _write_checks(verdict.checks)]
-    return _write_page(f"loadshape: {verdict.status}", sections)
-
-
-def _write_page(title: str, sections: Iterable[str]) -> str:
-    body = "\n".join(section for section in sections if section)
-    return _PAGE.format(policy=_POLICY, title=escape(title), style=_read_asset("page.css"), body=body)
-
-
-def _read_asset(name: str) -> str:
-    return files("loadshape.report").joinpath(name).read_text(encoding="utf-8")
+    return write_page(f"loadshape: {verdict.status}", sections)
 
 
 def _describe_run(summary: Summary) -> str:
@@ -115,63 +90,36 @@ def _write_reason(check: Check) -> str:
 
 def _write_cards(summary: Summary) -> str:
     ok = summary.outcomes.get("ok", 0)
-    cards = [
-        ("TTFT p50", format_duration(summary.ttft.p50_s)),
-        ("TTFT p99", format_duration(summary.ttft.p99_s)),
-        ("TPOT p50", format_duration(summary.tpot.p50_s)),
-        ("E2E p50", format_duration(summary.e2e.p50_s)),
-        ("output tokens", format_rate(summary.throughput.output_tokens_per_s)),
-        ("ended ok", show_share(ok / max(summary.planned, 1))),
-    ]
-    inner = "".join(
-        f"<div class='card'><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in cards
+    return write_cards(
+        [
+            ("ttft", "TTFT p50", format_duration(summary.ttft.p50_s)),
+            ("ttft", "TTFT p99", format_duration(summary.ttft.p99_s)),
+            ("tpot", "TPOT p50", format_duration(summary.tpot.p50_s)),
+            ("e2e", "E2E p50", format_duration(summary.e2e.p50_s)),
+            ("output_tokens_per_s", "output tokens", format_rate(summary.throughput.output_tokens_per_s)),
+            ("", "ended ok", show_share(ok / max(summary.planned, 1))),
+        ]
     )
-    return f'<div class="cards">{inner}</div>'
+
+
+def _write_symptoms(summary: Summary) -> str:
+    items = "\n".join(
+        f"<li><b>{escape(it.pattern)}</b>: {escape(it.shown_by)}<br>often because {escape(it.hypothesis)}"
+        f'<br><span class="caption">look at: {escape(it.next_evidence)}</span></li>'
+        for it in find_symptoms(summary)
+    )
+    caption = '<p class="caption">Patterns of this run, as hypotheses: what would confirm or refute each.</p>'
+    return f'{caption}\n<ul class="symptoms">\n{items}\n</ul>' if items else ""
 
 
 def _write_latencies(summary: Summary) -> str:
-    table = _write_numbers(tables.LATENCY_HEAD, tables.list_latencies(summary))
+    table = write_numbers(tables.LATENCY_HEAD, tables.list_latencies(summary))
     return table + "".join(f'<p class="caption">{escape(note)}</p>' for note in tables.list_notes(summary))
-
-
-def _write_targets(rows: Sequence[Row]) -> str:
-    return _titled("Targets", _write_numbers(tables.TARGET_HEAD, rows)) if rows else ""
-
-
-def _write_numbers(names: Sequence[str], rows: Iterable[Row]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in names)
-    return _write_table(rows, number_cells=len(names) - 1, head=f"<thead><tr>{head}</tr></thead>")
 
 
 def _write_outcomes(summary: Summary) -> str:
     rows = [Row("", it.label, (*it.cells[:2], "; ".join(it.cells[2:]))) for it in tables.list_outcomes(summary)]
-    return _write_table(rows, number_cells=2)
-
-
-def _write_table(rows: Iterable[Row], *, number_cells: int, head: str = "") -> str:
-    lines = "\n".join(
-        f"<tr><th>{_write_label(row)}</th>"
-        + "".join(
-            f"<td class='{'number' if place < number_cells else 'wide'}'>{escape(cell)}</td>"
-            for place, cell in enumerate(row.cells)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    kind = ' class="numbers"' if head else ""
-    return f'<div class="scroll"><table{kind}>{head}<tbody>\n{lines}\n</tbody></table></div>'
-
-
-def _write_label(row: Row) -> str:
-    definition = DEFINITIONS.get(row.metric)
-    if definition is None:
-        return escape(row.label)
-    hint = f"{definition.formula}, over {definition.rows}. {definition.explanation}"
-    return f'<abbr title="{escape(hint)}">{escape(row.label)}</abbr>'
-
-
-def _write_pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return _write_table([Row("", label, (text,)) for label, text in pairs], number_cells=0)
+    return write_table(rows, number_cells=2)
 
 
 def _write_checks(checks: Iterable[Check]) -> str:
@@ -184,6 +132,11 @@ def _write_checks(checks: Iterable[Check]) -> str:
     return f'<div class="scroll"><table>{head}<tbody>\n{rows}\n</tbody></table></div>'
 
 
+def _write_contract(summary: Summary) -> str:
+    facts = [tuple(map(_clean, (*key, value))) for key, value in list_facts(summary.log).items()]
+    return write_texts(("subject", "fact", "of this run"), facts)
+
+
 def _write_definitions() -> str:
     rows = "\n".join(
         f"<tr><th>{escape(name)}</th><td><code>{escape(formula)}</code><br>{escape(text)}</td></tr>"
@@ -192,28 +145,14 @@ def _write_definitions() -> str:
     return f'<div class="scroll"><table><tbody>\n{rows}\n</tbody></table></div>'
 
 
-def _write_figure(index: int, figure: Figure) -> str:
-    plot = f'<div class="plot" id="plot-{index}" style="min-height: {figure.layout["height"]}px"></div>'
-    return _titled(figure.title, f'<p class="caption">{escape(figure.caption)}</p>\n{plot}')
-
-
-def _titled(title: str, inner: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{inner}\n</section>"
-
-
-def _folded(title: str, inner: str) -> str:
-    return f"<details>\n<summary>{escape(title)}</summary>\n{inner}\n</details>"
-
-
-def _embed(figures: Iterable[Figure]) -> str:
-    text = msgspec.json.encode([dataclasses.asdict(figure) for figure in figures]).decode()
-    return text.replace("<", "\\u003c")  # inside JSON strings only; so that nothing in it can end the script
-
-
 def _flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Return nested values as ("client.cores", "2") pairs."""
     rows: list[tuple[str, str]] = []
     for key, value in values.items():
-        name = f"{prefix}{tables.clean_text(str(key))}"
-        rows += _flatten(value, f"{name}.") if isinstance(value, dict) else [(name, tables.clean_text(str(value)))]
+        name = f"{prefix}{_clean(key)}"
+        rows += _flatten(value, f"{name}.") if isinstance(value, dict) else [(name, _clean(value))]
     return rows
+
+
+def _clean(value: Any) -> str:
+    return tables.clean_text("not known" if value is None else str(value))

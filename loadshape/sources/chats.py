@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from loadshape.conversation import Conversation
 from loadshape.digest import digest_file, digest_json
 from loadshape.errors import SourceError
-from loadshape.provenance import Account, Provenance, Tally
+from loadshape.provenance import Account, Provenance, Tally, date_file
 from loadshape.sources.container import HUB, Row, read_rows
 from loadshape.sources.turns import Turn, find_fault, to_messages
 
@@ -136,8 +137,12 @@ def _rank(reply: Row | None) -> float:
 
 def _describe(path: Path, name: str) -> Provenance:
     if str(path).startswith(HUB):
-        return Provenance(source=name, name=str(path), bytes=0, sha256="", note="streamed from the hub: no hash")
+        note, now = "streamed from the hub: no hash", datetime.now(UTC).isoformat(timespec="seconds")
+        return Provenance(source=name, name=str(path), bytes=0, sha256="", note=note, retrieved_at=now)
     try:
-        return Provenance(source=name, name=path.name, bytes=path.stat().st_size, sha256=digest_file(path))
+        sha256, retrieved = digest_file(path), date_file(path)
+        return Provenance(
+            source=name, name=path.name, bytes=path.stat().st_size, sha256=sha256, retrieved_at=retrieved
+        )
     except OSError as problem:
         raise SourceError(f"{path}: expected a file in the format {name}; {problem.strerror}") from None

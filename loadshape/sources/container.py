@@ -18,6 +18,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadshape.errors import SourceError, require
-from loadshape.sources.json_array import MAX_OBJECT_BYTES, ArrayReader
+from loadshape.sources.json_array import BLOCK_BYTES, MAX_OBJECT_BYTES, ArrayReader
 
 Row = dict[str, Any]
 
@@ -83,6 +85,19 @@ def opening(path: Path) -> Iterator[io.BufferedReader]:
             raise SourceError(f"{path}: cannot be read: {problem.strerror}") from None
         line = str(problem).partition("\n")[0]
         raise SourceError(f"{path}: cannot be read to its end: {line or type(problem).__name__}") from None
+
+
+@contextmanager
+def opening_anywhere(path: Path) -> Iterator[BinaryIO]:
+    """Open a file as `opening` does, for reading at any place: what is packed is unpacked into a file without a name."""
+    with opening(path) as file:
+        if file.seekable():
+            yield file
+            return
+        with tempfile.TemporaryFile() as whole:
+            shutil.copyfileobj(file, whole, BLOCK_BYTES)
+            whole.seek(0)
+            yield cast("BinaryIO", whole)
 
 
 def _read_json(file: io.BufferedReader) -> Iterator[Row | None]:

@@ -16,7 +16,8 @@
 # 36 % of the rows; here a conversation begins with its first user turn (after a system turn, if any).
 #
 # The file is read twice: once to hash and index it (no text is kept), once to fetch the pieces of one
-# conversation after the other, so memory is bounded by one conversation and rows may lie in any order.
+# conversation after the other, so memory is bounded by one conversation and rows may lie in any order. A packed
+# file is unpacked for that, as a stream, into a temporary file without a name.
 
 """Read ShareGPT conversations, put together from their pieces, with an exact account of every row."""
 
@@ -35,7 +36,8 @@ import msgspec
 from loadshape.conversation import Conversation
 from loadshape.digest import digest_file, digest_json
 from loadshape.errors import MissingExtra, SourceError
-from loadshape.provenance import Account, Provenance, Tally
+from loadshape.provenance import Account, Provenance, Tally, date_file
+from loadshape.sources.container import opening_anywhere
 from loadshape.sources.json_array import ArrayReader
 from loadshape.sources.known import KNOWN_INPUTS
 from loadshape.sources.turns import find_fault, to_messages
@@ -103,6 +105,7 @@ def read_sharegpt(
         complete=index.is_complete,
         note=note,
         bytes_dropped=index.bytes_dropped,
+        retrieved_at=date_file(path),
     )
     return ShareGPT(path, index, provenance, limit, max_characters)
 
@@ -133,10 +136,15 @@ class ShareGPT:
         self._limit = limit
         self._max_characters = max_characters
 
+    def __length_hint__(self) -> int:
+        """About how many conversations there will be."""
+        groups = sum(1 for _ in self._index.groups())
+        return groups if self._limit is None else min(groups, self._limit)
+
     def __iter__(self) -> Iterator[Conversation]:
         tally = self._index.tally()
         seen: set[str] = set()
-        with self._path.open("rb") as file:
+        with opening_anywhere(self._path) as file:
             for pieces in self._index.groups():
                 yield from self._assemble_all(pieces, file, tally, seen)
         self.account = tally.account()
@@ -200,7 +208,7 @@ class _Index:
         self._pieces: dict[str, list[_Piece]] = {}
         self._malformed = 0
         self.read = 0
-        with path.open("rb") as file:
+        with opening_anywhere(path) as file:
             array = ArrayReader(file, str(path))
             first_problem = self._add_rows(array, path)
             size = file.seek(0, 2)

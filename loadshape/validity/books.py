@@ -63,14 +63,14 @@ def find_reads(log: Log, limits: Limits) -> Finding:
     tally = log.tally
     numbers, counted = (metrics.read_column(log.requests, name) for name in ("request", "reads"))
     found, first_ns, last_ns = (_look_up(values, numbers) for values in (tally.counts, tally.first_ns, tally.last_ns))
-    faults = {"requests with another number of reads": np.count_nonzero(found != counted)}
+    faults = {"requests with another number of reads": int(np.count_nonzero(found != counted))}
     faults["reads of no request"] = tally.strange
     slack_ns = limits.stamp_order_s * NS_PER_S
     sent_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("sent", "done"))
     # A last word on an idle connection may be older than the request that it ended, but that did not end ok.
     early = metrics.is_outcome(log.requests, "ok") & (found > 0) & (first_ns < sent_ns - slack_ns)
     outside = early | (last_ns > done_ns + slack_ns)
-    faults["requests with reads before they were sent or after their end"] = np.count_nonzero(outside)
+    faults["requests with reads before they were sent or after their end"] = int(np.count_nonzero(outside))
     told = [f"{count:,} {name}" for name, count in faults.items() if count]
     return Finding(
         "invalid" if told else "ok", ", ".join([f"{tally.rows:,} reads", *told]), "as counted by the requests"
@@ -124,7 +124,7 @@ def _find_last_tokens_s(log: Log, others: NDArray[Any]) -> Floats:
 
 def _look_up(values: Integers, numbers: Integers) -> Integers:
     """Return the values of requests by number; nothing for a number that was never planned."""
-    return np.where(numbers < len(values), values[np.minimum(numbers, len(values) - 1)], 0)
+    return np.append(values, 0)[np.minimum(numbers, len(values))]
 
 
 def _find_stretch(log: Log, sampled: Floats) -> int:

@@ -140,9 +140,9 @@ def weigh_quantile(values: NDArray[Any], q: float, limit: float, invalid: float 
     if len(values) == 0:
         return weigh(math.nan, limit, invalid)
     name, unit = f"p{q * 100:g}", NS_PER_S if values.dtype.kind in "iu" else 1
-    exact = stats.quantile(values, q)
+    exact = stats.quantile(values, q, unit=unit)
     if exact is not None:
-        found = weigh(exact / unit, limit, invalid)
+        found = weigh(exact, limit, invalid)
         return Finding(found.status, f"{name} {found.measured}", f"{name} {found.limit}")
     largest = float(values.max()) / unit
     found = weigh(largest, limit, invalid, about=f"of only {len(values):,}")
