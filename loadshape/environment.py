@@ -18,6 +18,7 @@ import re
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 PACKAGES = ("uvloop", "httptools", "aiohttp", "numpy", "pyarrow", "msgspec", "zstandard")
 COMMAND_S = 5.0
 HIDDEN = "***"
-_SECRET = re.compile(r"(key|token|secret|passw|credential)s?$|^(auth|cookie)", re.IGNORECASE)
+_SECRET = re.compile(r"(key|token|secret|password|credentials?)$", re.IGNORECASE)
 _FLAG = re.compile(r"(--?[\w-]*(?:key|token|secret|password)[= ]+)(\S+)", re.IGNORECASE)
 _GPU = ("name", "driver_version", "memory.total", "power.limit", "pcie.link.gen.max", "persistence_mode")
 
@@ -61,6 +62,18 @@ def redact_secrets(value: Any) -> Any:
     if isinstance(value, list):
         return [redact_secrets(part) for part in value]
     return _FLAG.sub(rf"\1{HIDDEN}", value) if isinstance(value, str) else value
+
+
+def list_secrets(value: Any, name: str = "") -> Iterator[str]:
+    """Yield the texts that redact_secrets hides in *value*, which stands under *name*."""
+    if isinstance(value, dict):
+        for inner, part in value.items():
+            yield from list_secrets(part, str(inner))
+    elif isinstance(value, list):
+        for part in value:
+            yield from list_secrets(part)
+    elif isinstance(value, str):
+        yield from [value] if _SECRET.search(name) else (found[2] for found in _FLAG.finditer(value))
 
 
 def _describe_gpus() -> dict[str, Any]:

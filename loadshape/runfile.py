@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from loadshape.environment import HIDDEN, list_secrets
 from loadshape.errors import InputError
 from loadshape.replayer.job import Settings
 from loadshape.target import Target
@@ -80,8 +81,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{path}: {problem}") from None
         except msgspec.ValidationError as problem:
             raise InputError(f"{path}: {problem}{_suggest_key(str(problem))}") from None
-        kept = _conceal(text, [*loaded.target.headers.values(), *find_secrets(loaded.declared)])
-        replay = msgspec.structs.replace(loaded.replay, verbatim=kept, declared=loaded.declared | loaded.replay.declared)
+        declared = loaded.replay.declared | loaded.declared
+        replay = msgspec.structs.replace(
+            loaded.replay, verbatim=_conceal(text, loaded.target.headers, declared), declared=declared
+        )
         return msgspec.structs.replace(loaded, replay=replay)
 
     def make_targets(self, urls: list[str], *, model: str | None, key: str | None, **permission: Any) -> list[Target]:
@@ -114,13 +117,20 @@ def _suggest_key(problem: str) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _conceal(text: str, headers: dict[str, str]) -> str:
-    """Return the text of a run file without the values of *headers*; "" where one of them cannot be found in it."""
+def _conceal(text: str, headers: dict[str, str], declared: dict[str, Any]) -> str:
+    """Return the text of a run file without the values of *headers* and the secrets of *declared*.
+
+    It is "" where one of them cannot be found in it, however it is written there.
+    """
     for value in filter(None, headers.values()):
         for quote in ('"', "'"):
-            text = text.replace(f"{quote}{value}{quote}", f"{quote}***{quote}")
+            text = text.replace(f"{quote}{value}{quote}", f"{quote}{HIDDEN}{quote}")
+    for secret in filter(None, list_secrets(declared)):
+        text = text.replace(secret, HIDDEN)
     try:
-        left = tomllib.loads(text).get("target", {}).get("headers", {}).values()
+        left = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return ""
-    return text if set(left) <= {"***", ""} else ""
+    values = {*left.get("target", {}).get("headers", {}).values()}
+    values |= {*list_secrets(left.get("declared", {})), *list_secrets(left.get("replay", {}).get("declared", {}))}
+    return text if values <= {HIDDEN, ""} else ""

@@ -27,14 +27,21 @@ except KeyboardInterrupt:  # pressed in the first moments, while nobody could ca
 # first lines therefore stand here again, and a test keeps the two alike.
 COMMANDS = {
     "demo": ("playing:demo", "Do the main job on real text, from reading to a report."),
-    "fixture": ("making:fixture", "Sanitize a public data set into a hashed fixture."),
+    "fixture": (
+        "making:fixture",
+        "Sanitize a public data set into a hashed fixture; when it was cut, the same command goes on.",
+    ),
+    "audit": ("making:audit", "Look through a fixture with other detectors, and say by kind what they still find."),
     "shape": ("making:shape", "Draw the traffic of a recipe, over a fixture or in neutral words, into a hashed trace."),
     "convert": (
         "converting:convert",
         "Convert a recorded request trace, or the shape of a log, into a hashed trace.",
     ),
     "edit": ("editing:edit", "Cut, thin, scale and join traces into a new one."),
-    "export": ("converting:export", "Write a trace in the format of another load generator."),
+    "export": (
+        "converting:export",
+        "Write a trace in the format of another load generator, or a fixture as metadata or messages.",
+    ),
     "replay": ("playing:replay_trace", "Replay a trace against an OpenAI-compatible endpoint and write the log."),
     "simulate": ("playing:simulate", "Run the embedded OpenAI-compatible endpoint until it is stopped."),
     "doctor": ("hosting:show_doctor", "Say whether this host is fit to measure with, and what to change."),
@@ -60,7 +67,10 @@ COMMANDS = {
         "exploring:keep_experiment",
         "Keep the ledger of an optimization: a baseline, candidates of one change each, and what was decided.",
     ),
-    "inspect": ("judging:inspect", "Say what a fixture, a trace or a log is and holds."),
+    "inspect": (
+        "inspecting:inspect",
+        "Say what a fixture, a trace or a log is; of a trace, what came out of what its recipe declares.",
+    ),
     "recover": ("judging:recover_log", "Make a complete log of what is whole of one that was cut."),
     "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),
 }

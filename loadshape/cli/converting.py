@@ -13,10 +13,13 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from loadshape.attestation import export_fixture
 from loadshape.cli.console import AsJson, Force, Output, print_about
 from loadshape.content import Author
+from loadshape.errors import InputError
 from loadshape.export import export_trace, list_features
 from loadshape.fixture import Fixture
+from loadshape.inspection import open_folder
 from loadshape.recording import Recording
 from loadshape.tokenizer import load_tokenizer
 from loadshape.trace import Trace
@@ -81,27 +84,38 @@ def convert(
 
 
 def export(
-    trace: Path,
+    folder: Path,
     /,
     *,
     output: Output,
     format: str,
     lose: Annotated[str, Parameter(help="what may be lost: arrivals,turns,params")] = "",
+    with_text: Annotated[bool, Parameter(negative="")] = False,
     force: Force = False,
     json: AsJson = False,
 ) -> int:
-    """Write a trace in the format of another load generator.
+    """Write a trace in the format of another load generator, or a fixture as metadata or messages.
 
     Parameters
     ----------
-    trace
-        The trace to read, NAME.trace.
+    folder
+        The trace or fixture to read.
     output
         The file to write.
     format
-        Of the file: mooncake, timed_trace, guidellm, aiperf, custom or openai_batch.
+        Of a trace: mooncake, timed_trace, guidellm, aiperf, custom or openai_batch; of a fixture: croissant, in-toto
+        or messages.
+    with_text
+        Write messages although no licence is stated.
     """
-    opened = Trace.open(trace)
+    opened = open_folder(folder)
+    if isinstance(opened, Fixture):
+        path = export_fixture(opened, output, format, with_text=with_text, force=force)
+        about = {"path": str(path), "format": format, "conversations": len(opened)}
+        print(msgspec.json.encode(about).decode() if json else f"{path}: {len(opened):,} conversations, {format}")
+        return 0
+    if not isinstance(opened, Trace):
+        raise InputError(f"{folder}: expected a trace or a fixture, found a log")
     path = export_trace(opened, output, format, lose=[name for name in lose.split(",") if name], force=force)
     about = {"path": str(path), "format": format, "requests": opened.manifest.requests, "says": list_features(opened)}
     print(msgspec.json.encode(about).decode() if json else f"{path}: {about['requests']:,} requests, {format}")

@@ -1,9 +1,9 @@
-# Commands of the judging room, and those that look at any folder.
+# Commands of the judging room, and the one that checks any folder.
 #
 # Law: one short function a command, with nothing in it that the library does not have. The docstring is the
 # help text, and docs/cli.md is made from it.
 
-"""The commands `report`, `inspect`, `recover` and `verify`."""
+"""The commands `report`, `recover` and `verify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from loadshape.cli.console import AsJson, Force, Output, Strict, print_about, print_summary
+from loadshape.cli.console import AsJson, Force, Output, Strict, print_summary
 from loadshape.errors import InputError
 from loadshape.inspection import open_folder
 from loadshape.log import Log
@@ -80,18 +80,6 @@ def report(
         html.write_text(render(summary, "html"), encoding="utf-8")
         Teller(quiet=json).say(f"page: {html}")
     return print_summary(summary, as_json=json, strict=strict)
-
-
-def inspect(path: Path, /, *, json: AsJson = False) -> int:
-    """Say what a fixture, a trace or a log is and holds.
-
-    Parameters
-    ----------
-    path
-        A folder of any of the three.
-    """
-    print_about(open_folder(path), as_json=json)
-    return 0
 
 
 def recover_log(

@@ -3,18 +3,22 @@
 # Law: one short function a command, with nothing in it that the library does not have. The docstring is the
 # help text, and docs/cli.md is made from it.
 
-"""The commands `fixture` and `shape`."""
+"""The commands `fixture`, `audit` and `shape`."""
 
 from __future__ import annotations
 
+from operator import length_hint
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
+from loadshape.audit import DETECTORS, Audit, examine_fixture
 from loadshape.cli.console import AsJson, Force, Output, print_about
 from loadshape.errors import InputError
 from loadshape.fixture import Fixture
+from loadshape.leaflet import write_leaflet
 from loadshape.policy import Policy
 from loadshape.progress import Teller
 from loadshape.recipe import Recipe
@@ -35,10 +39,13 @@ def fixture(
     max_characters: int | None = None,
     processes: int = 1,
     partial: Annotated[bool, Parameter(negative="")] = False,
+    stated: Annotated[list[str] | None, Parameter(negative="")] = None,
+    audit: Annotated[bool, Parameter(negative="")] = False,
+    html: Path | None = None,
     force: Force = False,
     json: AsJson = False,
 ) -> int:
-    """Sanitize a public data set into a hashed fixture.
+    """Sanitize a public data set into a hashed fixture; when it was cut, the same command goes on.
 
     Parameters
     ----------
@@ -58,14 +65,63 @@ def fixture(
         Sanitize with so many; the result is the same.
     partial
         Accept a file that ends early.
+    stated
+        What you know of the data, such as licence=CC0-1.0; also uri, revision, retrieved_at.
+    audit
+        Let other detectors look through the result, as the command audit does.
+    html
+        Write a page of what was kept, dropped and removed; it holds no text.
     """
     teller = Teller(quiet=json)
     conversations = read(source, path or locate_sharegpt(), limit=limit, max_characters=max_characters, partial=partial)
-    with teller.task("sanitize", limit) as task:
+    said = read_settings(stated or [], "--stated", "licence=CC0-1.0")
+    with teller.task("sanitize", length_hint(conversations) or None) as task:
         clean = sanitize(conversations, Policy.load(policy), processes=processes, progress=task.update)
-        made = Fixture.write(output, clean, force=force)
+        made = Fixture.write(output, clean, force=force, resume=True, stated=said)
     print_about(made, as_json=json)
+    if audit:
+        look_through(made, Policy.load(DETECTORS), teller, processes)
+    if html is not None:
+        html.write_text(write_leaflet(made), encoding="utf-8")
     return 0
+
+
+def audit(
+    fixture: Path,
+    /,
+    *,
+    policy: str = DETECTORS,
+    processes: int = 1,
+    html: Path | None = None,
+    json: AsJson = False,
+) -> int:
+    """Look through a fixture with other detectors, and say by kind what they still find.
+
+    Parameters
+    ----------
+    fixture
+        The fixture to look through, NAME.fixture; audit.json is written into it.
+    policy
+        The detectors: a packaged policy's name (audit, audit-models), or a TOML file.
+    processes
+        Look with so many.
+    html
+        Write a page of what was kept, dropped, removed and found; it holds no text.
+    """
+    made = Fixture.open(fixture)
+    found = look_through(made, Policy.load(policy), Teller(quiet=json), processes)
+    print(msgspec.json.encode(found).decode() if json else found.summary)
+    if html is not None:
+        html.write_text(write_leaflet(made), encoding="utf-8")
+    return 0
+
+
+def look_through(fixture: Fixture, detectors: Policy, teller: Teller, processes: int) -> Audit:
+    """Audit a fixture, and tell how that gets on and what it found."""
+    with teller.task("audit", len(fixture)) as task:
+        found = examine_fixture(fixture, detectors, processes=processes, progress=task.update)
+    teller.say(found.summary)
+    return found
 
 
 def shape(
@@ -105,12 +161,12 @@ def shape(
     return 0
 
 
-def read_settings(pairs: list[str]) -> dict[str, str]:
+def read_settings(pairs: list[str], flag: str = "--set", example: str = "arrivals.rate=80/s") -> dict[str, str]:
     """Return KEY=VALUE pairs as {key: value}. Raises InputError."""
     settings = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
     for key, value in settings.items():
         if not key or not value:
-            raise InputError(f"--set: expected KEY=VALUE such as arrivals.rate=80/s, found {key + '=' + value!r}")
+            raise InputError(f"{flag}: expected KEY=VALUE such as {example}, found {key + '=' + value!r}")
     if len(settings) < len(pairs):
-        raise InputError(f"--set: expected each key once, found one again in {', '.join(pairs)}")
+        raise InputError(f"{flag}: expected each key once, found one again in {', '.join(pairs)}")
     return settings

@@ -155,7 +155,7 @@ def _measure_arrivals(trace: Trace) -> Arrivals:
     slices = int(np.clip(len(due_s) // 4, 1, MOST_SLICES))
     counts, _ = np.histogram(due_s, bins=slices, range=(0, end_s))
     some_s = gaps_s[gaps_s > 0]
-    bounds = np.geomspace(some_s.min(), some_s.max() * (1 + 1e-9), 61) if len(some_s) else np.array([1.0, 2.0])
+    bounds = np.geomspace(some_s.min() / 1.01, some_s.max() * 1.01, 61) if len(some_s) else np.array([1.0, 2.0])
     return Arrivals(
         count=len(due_s),
         rate_hz=found["rate_hz"],

@@ -27,13 +27,13 @@
 from __future__ import annotations
 
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from loadshape.errors import RemoteWireError
+from loadshape.wire.failure import describe_failure, read_media_type, trim_text
 from loadshape.wire.http1 import ResponseParser
-from loadshape.wire.openai import BEARING, Facts, Kind, read_error, read_event
+from loadshape.wire.openai import BEARING, Facts, Kind, read_event
 from loadshape.wire.sse import Event, EventStream
 from loadshape.wire.template import Template, learn_template
 
@@ -42,7 +42,6 @@ Outcome = Literal["ok", "truncated", "in_band_error", "http_error", "no_token", 
 # A whole JSON answer is held until it ends; of the body of an error the beginning will do.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_ERROR_BODY_BYTES = 64 * 1024
-MAX_ERROR_CHARACTERS = 200
 LESSONS = (3, 9, 27)  # deltas at which a template is learned: few, for servers that change more than the content
 
 _CONTENT, _USAGE, _DONE, _COMMENT = map(int, (Kind.CONTENT, Kind.USAGE, Kind.DONE, Kind.COMMENT))
@@ -229,32 +228,8 @@ class Response:
         if kinds == _CONTENT and self.deltas in LESSONS and self._texts is None:
             self._template = learn_template(event.data)
         if kinds & _NOTABLE or self._texts is not None or self.request_id is None:
-            self._note(facts)
+            _note(self, facts)
         return kinds
-
-    def _note(self, facts: Facts) -> None:
-        """Remember what outlives the event."""
-        if self.request_id is None and facts.id:
-            self.request_id = _trim(facts.id)
-        if self._texts is not None:
-            self._texts.append(facts.text)
-        if facts.kinds & _DONE:
-            self.is_done = True
-            self._template = None  # what comes now is counted, not read
-        for index, reason in facts.finishes.items():
-            self._ended |= 1 << index
-            self.finish_reason = self.finish_reason or _trim(reason)
-        if facts.error is not None:
-            self._decide("in_band_error", facts.error)
-        usage = facts.usage
-        if usage is None:
-            return
-        self.prompt_tokens = _latest(usage.prompt_tokens, self.prompt_tokens)
-        self.cached_tokens = _latest(usage.cached, self.cached_tokens)
-        self.reasoning_tokens = _latest(usage.reasoned, self.reasoning_tokens)
-        if usage.completion_tokens is not None:
-            self.completion_tokens = usage.completion_tokens
-            self._is_unmetered = False
 
     def _read_body(self, pieces: list[bytes]) -> Gain:
         """Read the head if it is new, then hold the body, or find that it is an event stream."""
@@ -285,8 +260,8 @@ class Response:
         http = self._http
         self.head_seen, self.status = True, http.status
         request_id = http.headers.get("x-request-id")
-        self.request_id = _trim(request_id) if request_id else None
-        media_type = _media_type(http)
+        self.request_id = trim_text(request_id) if request_id else None
+        media_type = read_media_type(http)
         if not 200 <= http.status < 300:
             self._mode = "error"
             self._decide("http_error", f"HTTP {http.status}")
@@ -307,32 +282,14 @@ class Response:
         self.complete = True
         self._template = self._expected = None
         if self._mode == "error":
-            self.error = _trim(_describe_failure(self._http, bytes(self._body)))
+            self.error = trim_text(describe_failure(self._http, bytes(self._body)))
         elif self._http.complete and self._body:
             self._stream = _OneEvent()
             gain = self._read_events([bytes(self._body)])
             self.is_done = True
-        outcome, error = self._judge(cut)
+        outcome, error = _judge(self, cut)
         self._decide(outcome, error)
         return gain
-
-    def _judge(self, cut: str | None) -> tuple[Outcome, str | None]:
-        """Return the outcome of a response in which no error was found."""
-        http = self._http
-        if not self.is_done:
-            if not http.complete:
-                place = f"inside the body ({http.framing})" if http.head_seen else "before the response head"
-                return ("reset" if cut == "connection reset" else "truncated"), f"{cut} {place}"
-            if http.framing == "none":
-                return "no_token", f"HTTP {http.status} has no body"
-            if self._mode == "guess" and self._stream and not (self.events or self._stream.comments):
-                return "protocol_error", "a body without content type that is neither an event stream nor JSON"
-            if not self._seen or self._seen & ~self._ended:
-                inside = " inside an event" if self._stream and self._stream.pending else ""
-                return "truncated", f"the body ended{inside} without finish_reason or [DONE]"
-        if not self.deltas:
-            return "no_token", "finished without a token"
-        return "ok", None if http.complete else f"{cut} after [DONE]"
 
     def _break(self, fault: str) -> None:
         """Give up on the bytes of this connection."""
@@ -343,7 +300,51 @@ class Response:
         """Set the outcome unless something decided it before."""
         if self.outcome is None:
             self.outcome = outcome
-            self.error = error and _trim(error)
+            self.error = error and trim_text(error)
+
+
+def _note(answer: Response, facts: Facts) -> None:
+    """Remember what outlives the event."""
+    if answer.request_id is None and facts.id:
+        answer.request_id = trim_text(facts.id)
+    if answer._texts is not None:
+        answer._texts.append(facts.text)
+    if facts.kinds & _DONE:
+        answer.is_done = True
+        answer._template = None  # what comes now is counted, not read
+    for index, reason in facts.finishes.items():
+        answer._ended |= 1 << index
+        answer.finish_reason = answer.finish_reason or trim_text(reason)
+    if facts.error is not None:
+        answer._decide("in_band_error", facts.error)
+    usage = facts.usage
+    if usage is None:
+        return
+    answer.prompt_tokens = _latest(usage.prompt_tokens, answer.prompt_tokens)
+    answer.cached_tokens = _latest(usage.cached, answer.cached_tokens)
+    answer.reasoning_tokens = _latest(usage.reasoned, answer.reasoning_tokens)
+    if usage.completion_tokens is not None:
+        answer.completion_tokens = usage.completion_tokens
+        answer._is_unmetered = False
+
+
+def _judge(answer: Response, cut: str | None) -> tuple[Outcome, str | None]:
+    """Return the outcome of a response in which no error was found."""
+    http = answer._http
+    if not answer.is_done:
+        if not http.complete:
+            place = f"inside the body ({http.framing})" if http.head_seen else "before the response head"
+            return ("reset" if cut == "connection reset" else "truncated"), f"{cut} {place}"
+        if http.framing == "none":
+            return "no_token", f"HTTP {http.status} has no body"
+        if answer._mode == "guess" and answer._stream and not (answer.events or answer._stream.comments):
+            return "protocol_error", "a body without content type that is neither an event stream nor JSON"
+        if not answer._seen or answer._seen & ~answer._ended:
+            inside = " inside an event" if answer._stream and answer._stream.pending else ""
+            return "truncated", f"the body ended{inside} without finish_reason or [DONE]"
+    if not answer.deltas:
+        return "no_token", "finished without a token"
+    return "ok", None if http.complete else f"{cut} after [DONE]"
 
 
 class _OneEvent:
@@ -359,42 +360,3 @@ class _OneEvent:
 
 def _latest(new: int | None, old: int | None) -> int | None:
     return old if new is None else new
-
-
-def _trim(text: str) -> str:
-    """Return at most 200 printable characters on one line: what a log may hold of a stranger's text."""
-    if len(text) <= MAX_ERROR_CHARACTERS and text.isprintable():
-        return " ".join(text.split())
-    # Taking ten times as many first bounds the work; isprintable() is false for controls and surrogates.
-    spaced = "".join(c if c.isprintable() else " " for c in text[: 10 * MAX_ERROR_CHARACTERS])
-    return " ".join(spaced.split())[:MAX_ERROR_CHARACTERS]
-
-
-def _media_type(http: ResponseParser) -> str:
-    return http.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _describe_failure(http: ResponseParser, body: bytes) -> str:
-    """Return one line about a status that is not 2xx, with the server's message if it has one."""
-    headers, media_type = http.headers, _media_type(http)
-    title = f"HTTP {http.status}"
-    if "location" in headers and http.status < 400:
-        return f"{title}: redirect to {_host(headers['location'])}, not followed"
-    if "retry-after" in headers:
-        title += f" (retry-after: {headers['retry-after']})"
-    if not body.strip():
-        return f"{title} with an empty body"
-    if http.coding or media_type == "text/html":
-        return f"{title} with a body of {http.coding or media_type}"
-    if media_type == "text/event-stream":
-        events = EventStream().feed(body + b"\n\n")
-        body = events[0].data if events else body
-    return f"{title}: {read_error(body)}"
-
-
-def _host(location: str) -> str:
-    """Return the host of a redirect only: paths and queries may carry secrets."""
-    try:
-        return urlsplit(location).hostname or "the same host"
-    except ValueError:
-        return "an unreadable location"
