@@ -284,7 +284,7 @@ def measure_gaps(log: Log, members: Integers) -> Gaps:
         owner, at_ns, deltas, said = (read_column(part, name) for name in ("request", "at_ns", "deltas", "tokens"))
         kept = np.flatnonzero((deltas > 0) & wanted[np.minimum(owner, size)])
         owner, at_ns, deltas, said = owner[kept], at_ns[kept], deltas[kept], said[kept]
-        before_ns = _find_before(owner, at_ns, last_ns)
+        before_ns = find_before(owner, at_ns, last_ns)
         later = np.flatnonzero(before_ns != NEVER)
         gap_ns = at_ns[later] - before_ns[later]
         known = np.isfinite(said)
@@ -318,7 +318,7 @@ def measure_stalled(gaps: Gaps) -> float | None:
     return int(gaps.gap_ns[gaps.gap_ns > STALL * np.median(gaps.gap_ns)].sum(dtype=np.int64)) / total_ns
 
 
-def _find_before(owner: Integers, at_ns: Integers, last_ns: Integers) -> Integers:
+def find_before(owner: Integers, at_ns: Integers, last_ns: Integers) -> Integers:
     """Return the stamp of the read of the same request before each one; *last_ns* has those before the first here."""
     rows = len(owner)
     # Sorted by request and then by row: whole numbers sort several times as fast as an order of them (bench_judge.py).

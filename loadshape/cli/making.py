@@ -80,7 +80,7 @@ def fixture(
         made = Fixture.write(output, clean, force=force, resume=True, stated=said)
     print_about(made, as_json=json)
     if audit:
-        look_through(made, Policy.load(DETECTORS), teller, processes)
+        teller.say(look_through(made, Policy.load(DETECTORS), teller, processes).summary)
     if html is not None:
         html.write_text(write_leaflet(made), encoding="utf-8")
     return 0
@@ -117,11 +117,9 @@ def audit(
 
 
 def look_through(fixture: Fixture, detectors: Policy, teller: Teller, processes: int) -> Audit:
-    """Audit a fixture, and tell how that gets on and what it found."""
+    """Audit a fixture, and tell how that gets on."""
     with teller.task("audit", len(fixture)) as task:
-        found = examine_fixture(fixture, detectors, processes=processes, progress=task.update)
-    teller.say(found.summary)
-    return found
+        return examine_fixture(fixture, detectors, processes=processes, progress=task.update)
 
 
 def shape(

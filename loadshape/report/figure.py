@@ -54,12 +54,13 @@ def style_line(color: str, dash: str = "solid", axis: str = "y") -> Mark:
     return {"line": {"color": color, "dash": dash, "width": 2}, "yaxis": axis, "hovertemplate": "%{x:.3g} s: %{y:.3s}"}
 
 
-def scale_time(title: str, **more: Any) -> dict[str, Any]:
-    """Return a logarithmic axis of seconds, with units at its ticks."""
+def scale_time(title: str, *, decades: float = 2.0, **more: Any) -> dict[str, Any]:
+    """Return a logarithmic axis of seconds, with units at its ticks; finer ones where it spans few *decades*."""
     # plotly's own ticks on a logarithmic axis leave the unit off all but whole decades.
-    at_s = [digit * 10.0**power for power in range(-7, 5) for digit in (1, 2, 5)]
+    digits = (1, 2, 5) if decades > 1.2 else (1, 1.5, 2, 3, 4, 5, 7)
+    at_s = [digit * 10.0**power for power in range(-7, 5) for digit in digits]
     ticks = {"tickmode": "array", "tickvals": at_s, "ticktext": [_label_tick(value) for value in at_s]}
-    return {"title": {"text": title}, "type": "log"} | ticks | more
+    return {"title": {"text": title, "standoff": 10}, "type": "log"} | ticks | more
 
 
 def scale_tokens(title: str, **more: Any) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _draw_distribution(summary: Summary, name: str) -> Figure:
     layout = {
         "height": 340,
         "showlegend": False,
-        "xaxis": scale_time("time"),
+        "xaxis": scale_time("time", decades=high - low),
         "yaxis": {"title": {"text": "share of values"}, "tickformat": ".0%", "rangemode": "tozero"},
         "yaxis2": {"overlaying": "y", "side": "right", "range": [0, 1.02], "showgrid": False} | QUARTERS,
         "shapes": [mark_value(value) for _, value in marks],

@@ -48,8 +48,6 @@ def draw_waterfall(requests: pa.Table) -> Figure:
         "xaxis": {"title": {"text": "time since due (s)"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "request"}, "type": "category", "autorange": "reversed", "tickfont": {"size": 10}},
         "updatemenus": [_make_switch(from_due, in_run)],
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "margin": {"t": 90},
     }
     caption = (
         f"{len(chosen)} of {requests.num_rows:,} requests in the order of time: up to {FEW} of every outcome that "
