@@ -107,7 +107,9 @@ def _divide_lengths(column: str) -> Callable[[Summary], _Division]:
         tokens = np.asarray(_read_planned(summary.log, column)).astype(np.int64)
         edges = _SMALLEST << np.arange(26)  # the last is beyond what a uint32 holds
         place = np.searchsorted(edges, tokens, side="right")
-        names = [f"{low:,} - {high - 1:,} tokens" for low, high in zip([0, *edges.tolist()], edges.tolist(), strict=False)]
+        names = [
+            f"{low:,} - {high - 1:,} tokens" for low, high in zip([0, *edges.tolist()], edges.tolist(), strict=False)
+        ]
         return _make(summary, names, place)
 
     return divide
@@ -156,7 +158,9 @@ def _slice(window: Window, times_s: NDArray[np.float64], width_s: float) -> Inte
 
 def _divide_by(summary: Summary, values: list[str]) -> _Division:
     """Divide by name: the most frequent ones, in the order of the alphabet, and the rest as one."""
-    names, codes, counts = np.unique(np.array(values, dtype=object).astype(str), return_inverse=True, return_counts=True)
+    names, codes, counts = np.unique(
+        np.array(values, dtype=object).astype(str), return_inverse=True, return_counts=True
+    )
     kept = np.sort(np.argsort(-counts, kind="stable")[:MOST])
     place = np.full(len(names), len(kept))
     place[kept] = np.arange(len(kept))

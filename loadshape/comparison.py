@@ -161,12 +161,19 @@ def _is_allowed(change: Change, allow: Sequence[str]) -> bool:
     return any(name in ("all", change.subject, change.name) for name in allow)
 
 
-def _pair(before: Sequence[Summary], after: Sequence[Summary], metric: str) -> Pairing | None:
-    """Requests of the same number, each the mean of its logarithms over the runs in which it ended ok."""
+def pair_changes(before: Sequence[Summary], after: Sequence[Summary], metric: str) -> Floats:
+    """Return the change of each request that ended ok on both sides, in the order of due, as log(after / before).
+
+    A request of several runs is the mean of its logarithms over those in which it ended ok.
+    """
     numbers, due_s = _order_requests(before[0])
     old, new = (_mean_logarithms(side, metric, len(numbers)) for side in (before, after))
     change = (new - old)[np.argsort(due_s, kind="stable")]
-    change = change[np.isfinite(change)]
+    return change[np.isfinite(change)]
+
+
+def _pair(before: Sequence[Summary], after: Sequence[Summary], metric: str) -> Pairing | None:
+    change = pair_changes(before, after, metric)
     if len(change) < 10:
         return None
     interval = bound_quantile(change, 0.5)

@@ -7,6 +7,7 @@
 #     model        what was asked for
 #     server       what the server said of itself, and the facts that its owner declared (flags, GPUs, ...)
 #     client       the host and the software that measured
+#     instrument   what was done to the server beside the traffic: whether it profiled itself
 #
 # Facts that always differ and mean nothing for a number (ids, creation times, paths, load averages, addresses) are not
 # facts here. A run says nothing of what it does not know: equal facts are necessary, not sufficient, for equal
@@ -22,10 +23,13 @@ from typing import Any
 
 from loadshape.log import Log
 
-SUBJECTS = ("traffic", "model", "server", "client")
+SUBJECTS = ("traffic", "model", "server", "client", "instrument")
 _TRAFFIC_SETTINGS = ("duration_s", "requests", "slots", "cap", "routing", "body", "breaker", "isolation", "grace_s")
 _CLIENT_SETTINGS = ("processes", "receive", "spin_us", "probe_share", "capture")
-_VOLATILE = ("created", "id", "permission", "load_average", "calibration", "models_status", "object", "parent", "root")
+_VOLATILE = (
+    *("created", "id", "permission", "load_average", "calibration", "models_status", "object", "parent", "root"),
+    *("num_gpu_blocks", "kv_cache_size_tokens", "memory_free_percent", "swap", "metrics"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ def list_facts(log: Log) -> dict[tuple[str, str], Any]:
     facts |= {("traffic", key): value for key, value in run.settings.items() if key in _TRAFFIC_SETTINGS}
     facts |= {("client", key): value for key, value in run.settings.items() if key in _CLIENT_SETTINGS}
     facts[("client", "loadshape")] = run.tool
+    facts[("instrument", "profiled")] = bool(run.settings.get("profile"))
     facts[("model", "name")] = [target.get("model") for target in run.targets]
     facts[("server", "targets")] = len(run.targets)
     for subject in ("server", "client"):

@@ -7,13 +7,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
+from loadshape.breakdown import KINDS, break_down
 from loadshape.cli.console import AsJson, Force, Output, Strict, print_summary
+from loadshape.dialect import DIALECTS, translate
 from loadshape.errors import InputError
 from loadshape.inspection import open_folder
 from loadshape.log import Log
@@ -37,6 +40,8 @@ def report(
     tpot: str | None = None,
     e2e: str | None = None,
     limits: Path | None = None,
+    by: Annotated[str | None, Parameter(help=f"break the numbers down by {', '.join(KINDS)}")] = None,
+    tool: Annotated[str | None, Parameter(name="--as", help=f"in the words of {', '.join(DIALECTS)}")] = None,
     explain: Annotated[str | None, Parameter(help="print the formula of a metric instead")] = None,
     strict: Strict = False,
     json: AsJson = False,
@@ -79,6 +84,11 @@ def report(
     if html is not None:
         html.write_text(render(summary, "html"), encoding="utf-8")
         Teller(quiet=json).say(f"page: {html}")
+    if by is not None or tool is not None:
+        found = break_down(summary, by) if by is not None else translate(summary, tool or "")
+        print(summary.verdict.headline, file=sys.stderr)
+        print(render(found, "json" if json else "text"))
+        return summary.verdict.exit_code
     return print_summary(summary, as_json=json, strict=strict)
 
 

@@ -43,7 +43,7 @@ SCALARS = (
     *("external_prefix_cache_queries_total", "external_prefix_cache_hits_total"),
     *("prompt_tokens_total", "prompt_tokens_cached_total", "generation_tokens_total", "request_success_total"),
     *("spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
-    *("admission_rejections_total", "cache_config_info"),
+    "admission_rejections_total",
 )
 HISTOGRAMS = (
     *("time_to_first_token_seconds", "inter_token_latency_seconds", "time_per_output_token_seconds"),

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from loadshape.breakdown import Breakdown
 from loadshape.comparison import Comparison
+from loadshape.dialect import Translation
 from loadshape.errors import InputError
 from loadshape.experiment import Experiment
 from loadshape.gate import Decision
 from loadshape.replication import Replication
-from loadshape.report import contrast, curve, document, ledger, page, repeats, ruling, text
+from loadshape.report import contrast, curve, document, ledger, page, parts, repeats, ruling, text, translation
 from loadshape.saturation import Curve
 from loadshape.search import Found
 from loadshape.summary import Summary
@@ -27,6 +29,8 @@ __all__ = ["FORMS", "render"]
 FORMS: dict[type, dict[str, Callable[[Any], str]]] = {
     Summary: {"text": text.write_summary, "json": document.write_summary, "html": page.write_summary},
     Verdict: {"text": text.write_verdict, "json": document.write_verdict, "html": page.write_verdict},
+    Breakdown: {"text": parts.write_text, "json": parts.write_document},
+    Translation: {"text": translation.write_text, "json": translation.write_document},
     Comparison: {"text": contrast.write_text, "json": contrast.write_document},
     Curve: {"text": curve.write_curve, "json": curve.write_curve_document},
     Experiment: {"text": ledger.write_text, "json": ledger.write_document, "html": ledger.write_page},
@@ -36,7 +40,7 @@ FORMS: dict[type, dict[str, Callable[[Any], str]]] = {
 }
 
 
-Judged = Summary | Verdict | Comparison | Decision | Curve | Found | Replication | Experiment
+Judged = Summary | Verdict | Breakdown | Translation | Comparison | Decision | Curve | Found | Replication | Experiment
 
 
 def render(what: Judged, form: str = "text") -> str:

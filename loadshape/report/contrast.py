@@ -26,15 +26,15 @@ from loadshape.units import format_duration
 WIDTH = 100
 _HEAD = ("", "before", "after", "change", "95 % interval", "decision")
 _DECISIONS = ("better", "worse", "equivalent", "inconclusive", "unknown")
-_LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 
 def write_text(comparison: Comparison) -> str:
     """Return the comparison as text."""
     sections = [
-        [_headline(comparison)],
+        [tell_headline(comparison)],
         ["Contract", *_write_changes(comparison.changes)],
-        ["Readings", *_align([_HEAD, *map(_list_cells, comparison.effects)])],
+        ["Readings", *_align([_HEAD, *map(list_cells, comparison.effects)])],
         *([["Same requests", *map(_write_pairing, comparison.pairings)]] if comparison.pairings else []),
         *([["Shift", *_write_shifts(comparison)]] if any(comparison.shifts.values()) else []),
         ["Holds", *(line for text in comparison.conditions for line in _wrap(text))],
@@ -48,7 +48,7 @@ def write_document(comparison: Comparison) -> str:
         {
             "schema": "loadshape comparison",
             "version": 1,
-            "headline": _headline(comparison),
+            "headline": tell_headline(comparison),
             "before": [str(it.log.path) for it in comparison.before],
             "after": [str(it.log.path) for it in comparison.after],
             "by_runs": comparison.by_runs,
@@ -78,7 +78,8 @@ def show_size(size: float | None, *, is_share: bool) -> str:
     return f"{100 * size:+.2f} pt" if is_share else f"{100 * (size - 1):+.1f} %"
 
 
-def _headline(comparison: Comparison) -> str:
+def tell_headline(comparison: Comparison) -> str:
+    """Return how many readings came to which decision, and what was changed."""
     counts = Counter(it.decision for it in comparison.effects)
     told = ", ".join(f"{counts[name]} {name}" for name in _DECISIONS if counts[name])
     changed = str(comparison.changes[0]) if len(comparison.changes) == 1 else f"{len(comparison.changes)} changed facts"
@@ -97,10 +98,11 @@ def _describe(effect: Effect) -> dict[str, Any]:
     }
 
 
-def _list_cells(effect: Effect) -> tuple[str, ...]:
+def list_cells(effect: Effect) -> tuple[str, ...]:
+    """Return an effect as cells: its name, before, after, change, interval and decision."""
     metric, _, statistic = effect.name.partition(".")
     return (
-        f"{_LABELS.get(metric, metric)} {statistic}".rstrip(),
+        f"{LABELS.get(metric, metric)} {statistic}".rstrip(),
         *(show_value(it.value, it.unit) for it in (effect.before, effect.after)),
         show_size(effect.size, is_share=effect.is_share),
         _show_interval(effect.interval, is_share=effect.is_share),
@@ -121,18 +123,23 @@ def _write_changes(changes: Sequence[Change]) -> Iterator[str]:
         yield from _wrap(str(change))
 
 
-def _write_pairing(pairing: Pairing) -> str:
+def tell_pairing(pairing: Pairing) -> str:
+    """Return what became of one and the same request, as a sentence without its subject."""
     between = _show_interval(pairing.interval, is_share=False)
     return (
-        f"  {_LABELS[pairing.metric]:<6}median change {show_size(pairing.ratio, is_share=False)} ({between}); "
+        f"median change {show_size(pairing.ratio, is_share=False)} ({between}); "
         f"{pairing.improved:.0%} of {pairing.pairs:,} requests faster"
     )
+
+
+def _write_pairing(pairing: Pairing) -> str:
+    return f"  {LABELS[pairing.metric]:<6}{tell_pairing(pairing)}"
 
 
 def _write_shifts(comparison: Comparison) -> Iterator[str]:
     for metric, rows in comparison.shifts.items():
         if rows:
-            yield f"  {_LABELS[metric]:<6}" + "   ".join(map(_show_shift, rows))
+            yield f"  {LABELS[metric]:<6}" + "   ".join(map(_show_shift, rows))
 
 
 def _show_shift(shift: Shift) -> str:

@@ -14,20 +14,29 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from loadshape import metrics
 from loadshape.comparison import Comparison, pair_changes
 from loadshape.effect import Effect
 from loadshape.interval import Interval
-from loadshape.reading import draw_sample, show_value
+from loadshape.reading import draw_sample
 from loadshape.report import contrast
-from loadshape.report.figure import SMALLEST_S, Figure, Mark, draw_line, mark_value, scale_time, style_line
-from loadshape.report.figure import QUARTERS, shade_range
+from loadshape.report.figure import (
+    QUARTERS,
+    SMALLEST_S,
+    Figure,
+    Mark,
+    draw_line,
+    mark_value,
+    scale_time,
+    shade_range,
+    style_line,
+)
 from loadshape.report.skeleton import (
     explain_label,
     write_figures,
@@ -53,7 +62,7 @@ def write_comparison(comparison: Comparison) -> str:
     sections = [
         "<h1>Comparison</h1>",
         f"<p class='lead'>{escape(_name_sides(comparison))}</p>",
-        f'<section class="verdict {_grade(comparison)}">{escape(clean_text(headline, 400))}</section>',
+        f'<section class="verdict">{_write_decisions(comparison)}</section>',
         write_section("Contract: what was changed", _write_changes(comparison)),
         write_section("Effects", _write_effects(comparison.effects)),
         *write_figures(figures),
@@ -129,9 +138,9 @@ def _draw_group(decision: str, effects: Sequence[Effect]) -> Mark:
         "mode": "markers",
         "name": decision,
         "x": sizes,
-        "y": [contrast.name_effect(it) for it in effects],
+        "y": [contrast.list_cells(it)[0] for it in effects],
         "error_x": bars,
-        "customdata": [contrast.tell_effect(it) for it in effects],
+        "customdata": [", 95 %: ".join(contrast.list_cells(it)[3:5]) for it in effects],
         "hovertemplate": "%{y}: %{customdata}<extra></extra>",
         "marker": {
             "color": _COLORS[decision],
@@ -156,7 +165,7 @@ def _finite(value: float) -> float:
 
 
 def _lay_forest(effects: Sequence[Effect]) -> dict[str, Any]:
-    names = [contrast.name_effect(it) for it in effects]
+    names = [contrast.list_cells(it)[0] for it in effects]
     order = {"type": "category", "categoryorder": "array", "categoryarray": names[::-1]}
     return {"height": 130 + 26 * len(effects), "yaxis": order}
 
@@ -224,14 +233,14 @@ def _draw_pairings(comparison: Comparison) -> Figure:
         change = np.exp(pair_changes(comparison.before, comparison.after, it.metric))
         style = style_line(looks[it.metric]) | {"hovertemplate": "at most %{x:.2f} times: %{y:.0%} of requests"}
         data.append(draw_line(np.quantile(change, ladder), ladder, contrast.LABELS[it.metric], style))
-        told.append(contrast.tell_pairing(it))
+        told.append(f"{contrast.LABELS[it.metric]}: {contrast.tell_pairing(it)}")
     layout = {
         "height": 340,
         "xaxis": {"title": {"text": "after / before of one and the same request"}, "type": "log"} | _tick_factors(),
         "yaxis": {"title": {"text": "share of requests"}, "range": [0, 1.02]} | QUARTERS,
         "shapes": [shade_range(1 / (1 + comparison.margin), 1 + comparison.margin), mark_value(1.0)],
     }
-    return Figure("The same requests, before and after", ". ".join(told), data, layout)
+    return Figure("The same requests, before and after", f"{'. '.join(told)}.", data, layout)
 
 
 def _tick_factors() -> dict[str, Any]:
@@ -252,7 +261,7 @@ def _write_effects(effects: Sequence[Effect]) -> str:
     names = ("", "before", "after", "change", "95 % interval", "decision")
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = "\n".join(
-        f"<tr><th>{explain_label(contrast.name_effect(it), it.name.partition('.')[0])}</th>"
+        f"<tr><th>{explain_label(contrast.list_cells(it)[0], it.name.partition('.')[0])}</th>"
         + "".join(f"<td>{escape(cell)}</td>" for cell in contrast.list_cells(it)[1:-1])
         + f'<td><span class="decision {it.decision}">{it.decision}</span></td></tr>'
         for it in effects
@@ -279,6 +288,8 @@ def _name_sides(comparison: Comparison) -> str:
     return f"{names[0]} before, {names[1]} after; {runs}"
 
 
-def _grade(comparison: Comparison) -> str:
-    decisions = {it.decision for it in comparison.effects}
-    return "INVALID" if "worse" in decisions else "VALID" if decisions & {"better", "equivalent"} else "SUSPECT"
+def _write_decisions(comparison: Comparison) -> str:
+    counts = Counter(it.decision for it in comparison.effects)
+    return " ".join(
+        f'<span class="decision {name}">{counts[name]} {name}</span>' for name in _COLORS if counts[name]
+    )

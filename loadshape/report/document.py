@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from loadshape.metrics import DEFINITIONS
+from loadshape.report.serving import describe_serving
 from loadshape.summary import Distribution, Summary
 from loadshape.symptoms import find_symptoms
 from loadshape.validity import Verdict
@@ -64,6 +65,7 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
             }
             for it in summary.by_target
         ],
+        **describe_serving(summary),
         "symptoms": msgspec.to_builtins(find_symptoms(summary)),
         "planned": summary.planned,
         "outcomes": summary.outcomes,

@@ -16,17 +16,18 @@ from loadshape.report.document import encode
 from loadshape.report.tables import clean_text
 from loadshape.summary import Distribution
 from loadshape.units import format_duration, format_rate
+from loadshape.validity.finding import show_share
 
-_HEAD = ("", "requests", "ok", "TTFT p50", "p95", "p99", "TPOT p50", "p95", "p99", "E2E p50", "p95", "p99", "output", "good")
+_COUNTS = ("", "requests", "ok", "good", "output", "TTFT p50", "p95", "p99")
+_SPANS = ("", "TPOT p50", "p95", "p99", "E2E p50", "p95", "p99")
 _NAME_LIMIT = 28
 
 
 def write_text(breakdown: Breakdown) -> str:
     """Return the breakdown as a table of text."""
-    rows = [_HEAD, *map(_list_cells, breakdown.parts)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_align(row, widths) for row in rows]
-    return "\n".join([f"By {breakdown.by}", *lines]) + "\n"
+    counts = _align([_COUNTS, *map(_list_counts, breakdown.parts)])
+    spans = _align([_SPANS, *map(_list_spans, breakdown.parts)])
+    return "\n".join([f"By {breakdown.by}", *counts, "", *spans]) + "\n"
 
 
 def write_document(breakdown: Breakdown) -> str:
@@ -39,17 +40,28 @@ def describe_parts(breakdown: Breakdown) -> dict[str, Any]:
     return {"by": breakdown.by, "parts": [asdict(part) for part in breakdown.parts]}
 
 
-def _list_cells(part: Part) -> tuple[str, ...]:
-    spans = [cell for values in (part.ttft, part.tpot, part.e2e) for cell in _list_percentiles(values)]
-    good = "n/a" if part.attainment is None else f"{part.attainment:.1%}".replace("%", " %")
+def _list_counts(part: Part) -> tuple[str, ...]:
+    good = "n/a" if part.attainment is None else show_share(part.attainment)
+    rate = format_rate(part.output_tokens_per_s, "tok")
     ok = f"{part.outcomes.get('ok', 0):,}"
-    return (clean_text(part.name, _NAME_LIMIT), f"{part.count:,}", ok, *spans, format_rate(part.output_tokens_per_s, "tok"), good)
+    return (_show_name(part), f"{part.count:,}", ok, good, rate, *_list_percentiles(part.ttft))
+
+
+def _list_spans(part: Part) -> tuple[str, ...]:
+    return (_show_name(part), *_list_percentiles(part.tpot), *_list_percentiles(part.e2e))
+
+
+def _show_name(part: Part) -> str:
+    return clean_text(part.name, _NAME_LIMIT)
 
 
 def _list_percentiles(values: Distribution) -> tuple[str, ...]:
     return tuple(format_duration(value) for value in (values.p50_s, values.p95_s, values.p99_s))
 
 
-def _align(row: Sequence[str], widths: Sequence[int]) -> str:
-    name, *cells = row
-    return f"  {name:<{widths[0]}}  " + "  ".join(f"{it:>{width}}" for it, width in zip(cells, widths[1:], strict=True))
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        f"  {name:<{first}}  " + "  ".join(f"{it:>{width}}" for it, width in zip(cells, widths, strict=True))
+        for name, *cells in rows
+    ]

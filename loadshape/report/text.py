@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadshape.report import tables
+from loadshape.report.serving import list_serving
 from loadshape.report.tables import Row
 from loadshape.summary import Summary
 from loadshape.symptoms import Symptom, find_symptoms
@@ -30,6 +31,7 @@ def write_summary(summary: Summary) -> str:
         ["Latency", *_align([tables.LATENCY_HEAD, *(_flatten(row) for row in tables.list_latencies(summary))])],
         _write_targets(tables.list_targets(summary)),
         ["Rate", *_write_rates(tables.list_rates(summary))],
+        _write_serving(list_serving(summary)),
         ["Outcomes", *_write_outcomes(tables.list_outcomes(summary))],
         _write_symptoms(find_symptoms(summary)),
         [line for note in tables.list_notes(summary) for line in _wrap(note, "")],
@@ -66,6 +68,10 @@ def _write_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _write_targets(rows: Sequence[Row]) -> list[str]:
     return ["Targets", *_align([tables.TARGET_HEAD, *map(_flatten, rows)])] if rows else []
+
+
+def _write_serving(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return ["Server", *_write_pairs(pairs)] if pairs else []
 
 
 def _write_rates(rows: Sequence[Row]) -> Iterator[str]:

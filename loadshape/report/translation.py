@@ -24,7 +24,9 @@ def write_text(translation: Translation) -> str:
     for name, *cells, formula in rows:
         told = "  ".join(f"{it:>{width}}" for it, width in zip(cells, widths[1:-1], strict=True))
         lines.append(f"  {name:<{widths[0]}}  {told}  {formula}".rstrip())
-    lines.append("Its definitions over this log's stamps, percentiles without sample floors; for judging, see the report.")
+    lines.append(
+        "Its definitions over this log's stamps, percentiles without sample floors; for judging, see the report."
+    )
     return "\n".join(lines) + "\n"
 
 
