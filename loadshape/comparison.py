@@ -140,7 +140,7 @@ def _check_contract(before: Sequence[Summary], after: Sequence[Summary], allow: 
     changes = compare_facts(before[0].log, after[0].log)
     accepted = [change for change in changes if _is_allowed(change, allow)]
     open_changes = [change for change in changes if change not in accepted]
-    foreign = [change for change in open_changes if change.subject in ("traffic", "client")]
+    foreign = [change for change in open_changes if change.subject in ("traffic", "client", "instrument")]
     if foreign or len(open_changes) > 1:
         told = "; ".join(map(str, open_changes))
         what = f"{foreign[0].subject} differs" if foreign else f"{len(open_changes)} things were changed at once"

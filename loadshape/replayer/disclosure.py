@@ -1,8 +1,9 @@
 # What a server discloses of its configuration, and which of it is worth keeping.
 #
 # Law: a list of what is wanted, never a copy of what was said: a server's own account of itself holds tokens of model
-# hubs, paths and process numbers beside what matters. A fact that it does not tell is not there. Two pages of vLLM
-# have facts, and both may be missing:
+# hubs, paths and process numbers beside what matters. A fact that it does not tell is not there, and one that is told
+# elsewhere (/version, /models) is not kept twice: one change would look like two. Two pages of vLLM have facts, and both
+# may be missing:
 #
 #     /metrics       the labels of vllm:cache_config_info: blocks, their size, whether prefixes are cached
 #     /server_info   with VLLM_SERVER_DEV_MODE=1: model, revision, dtype, quantization, parallelism, GPUs, driver
@@ -24,7 +25,7 @@ CACHE = (
     *("kv_cache_size_tokens", "prefix_caching_hash_algo", "sliding_window", "kv_offloading_size"),
 )
 CONFIG = {
-    "model_config": ("model", "revision", "dtype", "quantization", "max_model_len", "enforce_eager"),
+    "model_config": ("revision", "dtype", "quantization", "enforce_eager"),
     "parallel_config": (
         *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"),
     ),
@@ -37,7 +38,7 @@ CONFIG = {
     "attention_config": ("backend",),
 }
 SYSTEM = (
-    *("vllm_version", "torch_version", "cuda_runtime_version", "hip_runtime_version", "nvidia_driver_version"),
+    *("torch_version", "cuda_runtime_version", "hip_runtime_version", "nvidia_driver_version"),
     *("nvidia_gpu_models", "gpu_topo", "python_version", "os"),
 )
 

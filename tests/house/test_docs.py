@@ -119,7 +119,7 @@ def test_a_command_has_help_and_a_place_in_the_docs(command: str) -> None:
 
 
 def test_the_first_pages_are_short() -> None:
-    limits = {"README.md": 150, "ARCHITECTURE.md": 150, "CONTRIBUTING.md": 60}
+    limits = {"README.md": 170, "ARCHITECTURE.md": 170, "CONTRIBUTING.md": 60}
     lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in limits}
     assert {name: lines for name, lines in lengths.items() if lines > limits[name]} == {}
 
