@@ -6,7 +6,7 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; d
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
-.PHONY: demo test lint fast golden audit clean
+.PHONY: demo test test-vllm lint fast golden audit clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo  ## from ShareGPT text to a verdict, in demo/
@@ -14,6 +14,9 @@ demo: .venv/.demo  ## from ShareGPT text to a verdict, in demo/
 
 test: .venv/.test  ## the whole suite
 	$(BIN)/python -m pytest -n auto
+
+test-vllm: .venv/.test $(if $(LOADSHAPE_VLLM_URL),,.vllm/.made)  ## against a real vLLM on the CPU (2.7 GB), or the one at LOADSHAPE_VLLM_URL
+	LOADSHAPE_VLLM=.vllm $(BIN)/python -m pytest -m vllm tests/vllm
 
 fast: .venv/.test  ## without the end-to-end parts
 	$(BIN)/python -m pytest -n auto -m "not slow"
@@ -28,12 +31,11 @@ golden: .venv/.demo  ## publish the digests of the demo (after a change that is 
 	$(BIN)/loadshape demo
 	$(BIN)/python traces/golden/publish.py demo
 
-audit: .venv/.test  ## what the default policy finds and leaves alone, on the invented corpus
-	$(BIN)/python sanitizers/corpus/measure.py default --set shown
-	$(BIN)/python sanitizers/corpus/measure.py default --set unseen
+audit: .venv/.test  ## measure the policies on the invented corpus, and publish the figures in sanitizers/figures.json
+	$(BIN)/python sanitizers/corpus/publish.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv .vllm demo
 
 .venv/.made:
 	@test -n "$(PYTHON)" || { echo "loadshape needs Python 3.11 to 3.13 with venv; on Debian: apt install python3 python3-venv"; exit 1; }
@@ -47,6 +49,10 @@ clean:
 .venv/.test: .venv/.made pyproject.toml constraints.txt
 	$(PIP) --editable '.[test,lint]'
 	@touch $@ .venv/.demo
+
+.vllm/.made: .venv/.made tests/vllm/install.py tests/vllm/model.py
+	$(BIN)/python tests/vllm/install.py .vllm
+	@touch $@
 
 .venv/.lint: .venv/.test
 	@touch $@

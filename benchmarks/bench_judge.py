@@ -34,13 +34,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from logs import make_run, synthesize_log
 
 from loadshape.digest import digest_file
-from loadshape.log import SCHEMAS, Log, LogManifest, Shard
+from loadshape.log import READS, SCHEMAS, Log, LogManifest, Shard
 from loadshape.manifest import write_manifest
 from loadshape.report import render
 from loadshape.summary import summarize
 
 ROUND = 10_000  # requests that are made once and written again and again
 ROUND_S = 6.0
+SHARED = 50  # every so manieth read carries two tokens
 NUMBERS = ("request", "session")
 BATCH_ROWS = 4_000
 
@@ -49,7 +50,9 @@ def write_log(folder: Path, requests: int, reads_each: int) -> None:
     """Write the log of one worker: rounds of the same traffic, one after another."""
     pattern = synthesize_log(ROUND, reads_each, duration_s=ROUND_S, failing=0.0)
     tables = {name: getattr(pattern, name) for name in SCHEMAS}
-    tables["reads"] = tables["reads"].sort_by("seen_ns")
+    reads = tables["reads"].sort_by("seen_ns")
+    deltas = np.where(np.arange(reads.num_rows) % SHARED == 0, 2, 1).astype(np.uint16)
+    tables["reads"] = reads.set_column(reads.schema.get_field_index("deltas"), READS.field("deltas"), pa.array(deltas))
     paths = {name: folder / "worker-00" / f"{name}.arrows" for name in SCHEMAS}
     paths["reads"].parent.mkdir(parents=True)
     rounds = requests // ROUND

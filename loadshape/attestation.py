@@ -61,8 +61,8 @@ def export_fixture(
     path = Path(path)
     if format == "messages" and not with_text and _licence(fixture) == NOT_STATED:
         raise FixtureError(
-            f"{fixture.path}: the licence of its text is not stated, so nobody has allowed to pass it on; say --with-text "
-            "if it stays with you, or state the licence when the fixture is made (--stated licence=...)"
+            f"{fixture.path}: the licence of its text is not stated, so nobody has allowed to pass it on; say "
+            "--with-text if it stays with you, or state the licence when the fixture is made (--stated licence=...)"
         )
     if path.exists() and not force:
         raise FixtureError(f"{path}: exists; choose another name, or say --force to replace it")
@@ -156,9 +156,9 @@ def _describe(fixture: Fixture) -> str:
     about = fixture.manifest
     found = sum(about.findings.values())
     return (
-        f"{about.conversations:,} conversations, sanitized under the policy {about.policy.name!r}, which removed {found:,} "
-        f"findings; {about.account.kept:,} of {about.account.read:,} source rows were kept. Sanitizing lowers a risk; it "
-        "is no anonymity."
+        f"{about.conversations:,} conversations, sanitized under the policy {about.policy.name!r}, which removed "
+        f"{found:,} findings; {about.account.kept:,} of {about.account.read:,} source rows were kept. "
+        "Sanitizing lowers a risk; it is no anonymity."
     )
 
 

@@ -64,12 +64,12 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Which part each request of the log belongs to, by place in `names`, and which its completion counts for."""
+    """Which part each request belongs to, by place in `names`; which its end counts for; how long each part is."""
 
     names: Sequence[str]
     parts: Integers
     done_in: Integers
-    length_s: float
+    lengths_s: Sequence[float]
 
 
 def break_down(summary: Summary, by: str) -> Breakdown:
@@ -88,11 +88,15 @@ def break_down(summary: Summary, by: str) -> Breakdown:
         if mine.any():
             chosen = requests.filter(pa.array(mine))
             written = pc.sum(requests["completion_tokens"].filter(pa.array(done & (division.done_in == at)))).as_py()
-            rate_hz = written / division.length_s if written is not None and division.length_s > 0 else None
-            spans = {it: Distribution.of(metrics.measure(chosen, it)) for it in ("ttft", "tpot", "e2e")}
-            about = {"outcomes": count_outcomes(chosen), "attainment": float(good[mine].mean())}
-            rows.append(Part(name=name, count=chosen.num_rows, output_tokens_per_s=rate_hz, **about, **spans))
+            length_s = division.lengths_s[at]
+            rate_hz = written / length_s if written is not None and length_s > 0 else None
+            rows.append(_measure_part(name, chosen, rate_hz, float(good[mine].mean())))
     return Breakdown(by, tuple(rows))
+
+
+def _measure_part(name: str, chosen: pa.Table, rate_hz: float | None, attainment: float) -> Part:
+    ttft, tpot, e2e = (Distribution.of(metrics.measure(chosen, it)) for it in ("ttft", "tpot", "e2e"))
+    return Part(name, chosen.num_rows, count_outcomes(chosen), ttft, tpot, e2e, rate_hz, attainment)
 
 
 def _divide_names(column: str) -> Callable[[Summary], _Division]:
@@ -146,10 +150,11 @@ def _divide_time(summary: Summary) -> _Division:
     width_s = max(10.0, np.ceil(window.length_s / SLICES / 10.0) * 10.0)
     count = max(1, int(np.ceil(window.length_s / width_s)))
     due, done = (_slice(window, metrics.read_stamp_s(summary.log.requests, name), width_s) for name in ("due", "done"))
-    starts_s = window.start_s + width_s * np.arange(count)
-    names = [f"{start_s:g} - {min(start_s + width_s, window.end_s):g} s" for start_s in starts_s]
+    starts_s = (window.start_s + width_s * np.arange(count)).tolist()
+    ends_s = [min(start_s + width_s, window.end_s) for start_s in starts_s]
+    names = [f"{start_s:g} - {end_s:g} s" for start_s, end_s in zip(starts_s, ends_s, strict=True)]
     last = np.clip(due, 0, count - 1), np.clip(done, 0, count - 1)  # the end of the window belongs to the last
-    return _Division(names, *last, length_s=float(min(width_s, window.length_s)))
+    return _Division(names, *last, [end_s - start_s for start_s, end_s in zip(starts_s, ends_s, strict=True)])
 
 
 def _slice(window: Window, times_s: NDArray[np.float64], width_s: float) -> Integers:
@@ -168,15 +173,15 @@ def _divide_by(summary: Summary, values: list[str]) -> _Division:
 
 
 def _make(summary: Summary, names: Sequence[str], place: Integers) -> _Division:
-    return _Division(names, place, place, summary.window.length_s)
+    return _Division(names, place, place, [summary.window.length_s] * len(names))
 
 
 def _read_planned(log: Log, column: str) -> pa.ChunkedArray:
     """Return a column of what was planned, in the order of the requests. Raises InputError where it is not known."""
     if log.planned is None:
         raise InputError(
-            f"{log.path}: does not hold what was planned, so it cannot be divided by that: it is from before logs did, or "
-            "was recovered without its trace; divide it by turn, target, cached or time, or replay again"
+            f"{log.path}: does not hold what was planned, so it cannot be divided by that: it is from before logs "
+            "did, or was recovered without its trace; divide it by turn, target, cached or time, or replay again"
         )
     return log.planned[column].take(pa.array(_find_rows(log)))
 

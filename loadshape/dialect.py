@@ -2,7 +2,7 @@
 #
 # Law: one log, other definitions. A dialect is data: from which stamp a tool counts, which chunks it takes for tokens,
 # where an answer ends for it, which failures it takes for answers, and how it divides. Its figures are computed here
-# from our stamps, so a difference to ours is one of definition alone; a difference to what the tool itself prints is then
+# from our stamps, so a difference to ours is one of definition alone; a difference to what the tool itself prints is
 # one of its instrument, or of the traffic. Its percentiles are printed as it prints them: without sample floors.
 #
 #                 begins     first, last                 one request's mean gap             each gap
@@ -64,7 +64,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One figure of a tool: the name that it goes by there, its unit, its formula over our columns, and how it is taken."""
+    """One figure of a tool: its name there, its unit, its formula over our columns, and how it is taken."""
 
     name: str
     unit: str
@@ -107,7 +107,7 @@ class Translation:
 
 
 def translate(summary: Summary, tool: str) -> Translation:
-    """Return what *tool* would say of the window of *summary*. Raises InputError for a tool that is none of DIALECTS."""
+    """Return what *tool* would say of the window of *summary*. Raises InputError for none of DIALECTS."""
     view = look_as(summary, tool)
     statements = tuple(_state(term, view) for term in DIALECTS[tool].terms)
     return Translation(tool, view.requests.num_rows, view.failed, statements)

@@ -28,7 +28,11 @@ COMMAND_S = 5.0
 HIDDEN = "***"
 _SECRET = re.compile(r"(key|token|secret|password|credentials?)$", re.IGNORECASE)
 _FLAG = re.compile(r"(--?[\w-]*(?:key|token|secret|password)[= ]+)(\S+)", re.IGNORECASE)
-_GPU = ("name", "driver_version", "memory.total", "power.limit", "pcie.link.gen.max", "persistence_mode")
+_GPU = {
+    "name": "name", "driver": "driver_version", "memory": "memory.total", "power_limit": "power.limit",
+    "pcie": "pcie.link.gen.max", "persistence": "persistence_mode",
+}  # fmt: skip
+_POWER_MODE = re.compile(r"^\s*(lowpowermode|powermode)\s+(\d+)", re.MULTILINE)
 
 
 def describe_host() -> dict[str, Any]:
@@ -78,18 +82,18 @@ def list_secrets(value: Any, name: str = "") -> Iterator[str]:
 
 def _describe_gpus() -> dict[str, Any]:
     """Return the GPUs of this host and how they are wired, nothing where nvidia-smi is missing."""
-    listed = _run("nvidia-smi", f"--query-gpu={','.join(_GPU)}", "--format=csv,noheader")
+    listed = _run("nvidia-smi", f"--query-gpu={','.join(_GPU.values())}", "--format=csv,noheader")
     if listed is None:
         return {}
     rows = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines() if line]
-    gpus = [dict(zip(("name", "driver", "memory", "power_limit", "pcie", "persistence"), row, strict=False)) for row in rows]
+    gpus = [dict(zip(_GPU, row, strict=False)) for row in rows]
     return {"gpus": gpus, "gpu_topology": _run("nvidia-smi", "topo", "-m") if len(gpus) > 1 else None}
 
 
 def _describe_mac() -> dict[str, Any]:
     """Return what decides how fast a Mac is: its chip, the memory that all of it shares, power, pressure and swap."""
     power = _run("pmset", "-g") or ""
-    modes = {name: int(value) for name, value in re.findall(r"^\s*(lowpowermode|powermode)\s+(\d+)", power, re.MULTILINE)}
+    modes = {name: int(value) for name, value in _POWER_MODE.findall(power)}
     free = re.search(r"free percentage:\s*(\d+)%", _run("memory_pressure", "-Q") or "")
     return {
         "chip": _run("sysctl", "-n", "machdep.cpu.brand_string"),

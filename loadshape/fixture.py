@@ -7,9 +7,9 @@
 #     .NAME.fixture.work/                of one that is being made, or whose making was cut: a journal to go on from
 #
 # Law: written once, whole or not at all (a scratch folder beside the target is renamed when it is
-# complete), and never changed; an audit may be added. The digest covers the conversations, the findings without their scores
-# (floats that differ between CPUs) and the policy: not the file format, not the time of making. Arrow
-# files are not compressed, so that they are mapped and not read.
+# complete), and never changed; an audit may be added. The digest covers the conversations, the findings
+# without their scores (floats that differ between CPUs) and the policy: not the file format, not the time of
+# making. Arrow files are not compressed, so that they are mapped and not read.
 
 """Content-addressed store of clean conversations: write, open, verify, compare."""
 
@@ -142,9 +142,9 @@ class Fixture:
     ) -> Fixture:
         """Write the conversations of *clean* and what was removed from them as a new fixture.
 
-        An existing fixture at *path* is replaced only with *force*; anything else there never is. With *resume*, results
-        are kept beside *path* as they come, and a call that was cut, however, goes on when it is made again. *stated*
-        is what you know of the data and its bytes do not say: see `Provenance.state`. Raises FixtureError.
+        An existing fixture at *path* is replaced only with *force*; anything else there never is. With *resume*,
+        results are kept beside *path* as they come, and a call that was cut, however, goes on when it is made again.
+        *stated* is what you know of the data and its bytes do not say: see `Provenance.state`. Raises FixtureError.
         """
         path = Path(path)
         origin = clean.provenance.state(stated) if clean.provenance and stated else clean.provenance
@@ -260,7 +260,7 @@ class _Totals:
 
 @contextmanager
 def _keeping(path: Path, clean: Sanitized, resume: bool) -> Iterator[Path | None]:
-    """Have *clean* keep its results in a folder beside *path*, which is given, and removed at the end if it is reached."""
+    """Have *clean* keep its results in a folder beside *path*; give it, and remove it at the end if that is reached."""
     work = path.with_name(f".{path.name}.work")
     journal = clean.keep(work) if resume else None
     if journal is None:

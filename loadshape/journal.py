@@ -49,9 +49,7 @@ class Journal(Generic[Result]):
         self._head = hashlib.sha256(terms.encode()).digest()
         self._decode = msgspec.msgpack.Decoder(kind).decode
 
-    def follow(
-        self, inputs: Iterable[Given], make: Callable[[Iterable[Given]], Iterable[Result]]
-    ) -> Iterator[Result]:
+    def follow(self, inputs: Iterable[Given], make: Callable[[Iterable[Given]], Iterable[Result]]) -> Iterator[Result]:
         """Yield a result for each input, in order: first what is here, then what *make* gives for the rest.
 
         Raises InputError while another process is at it.

@@ -49,16 +49,18 @@ _QUANTILES = {"p50": 50, "p90": 90, "p99": 99, "longest": 100}
 
 
 def write_leaflet(fixture: Fixture) -> str:
-    """Return the page of *fixture*, with its audit if there is one. Raises FixtureError if that is of another fixture."""
+    """Return the page of *fixture*, with its audit if there is one. Raises FixtureError if that is of another one."""
     about = fixture.manifest
     account = about.account
     recognizers = fixture.findings_table.column("recognizer").value_counts().to_pylist()
     sections = (
         f"<h1>{escape(fixture.path.name)}</h1>",
-        f'<p class="quiet">{len(fixture):,} conversations, {about.messages:,} messages, {about.characters:,} characters; '
-        f"{about.repeated_messages:,} messages repeat another one. {escape(about.digest)}</p>",
+        f'<p class="quiet">{len(fixture):,} conversations, {about.messages:,} messages, {about.characters:,} '
+        f"characters; {about.repeated_messages:,} messages repeat another one. {escape(about.digest)}</p>",
         _titled("Made from", _write_facts(_list_facts(fixture))),
-        _titled("Rows", f"<p>{account.read:,} read = {account.kept:,} kept + {sum(account.dropped.values()):,} dropped</p>")
+        _titled(
+            "Rows", f"<p>{account.read:,} read = {account.kept:,} kept + {sum(account.dropped.values()):,} dropped</p>"
+        )
         + _write_bars({"kept": account.kept, **account.dropped}),
         _titled("Turns that left kept conversations, or changed", _write_bars(account.turns)),
         _titled("Removed, by kind", _write_bars(about.findings)),

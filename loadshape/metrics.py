@@ -270,6 +270,13 @@ class Gaps:
         """How long each was."""
         return self.gap_ns / NS_PER_S
 
+    @property
+    def itl_s(self) -> Floats:
+        """The part of each gap that falls on one of its tokens: a value that counts `tokens` times."""
+        share_s = self.gap_ns / self.tokens
+        share_s /= NS_PER_S  # in its place, since there may be a hundred million
+        return np.asarray(share_s, np.float64)
+
 
 def measure_gaps(log: Log, members: Integers) -> Gaps:
     """Return the gaps of the requests numbered *members*, in one pass over the reads."""

@@ -101,10 +101,7 @@ class Mix:
         check_number("duration_s", duration_s, above=0, most=MAX_DURATION_S, remedy="write seconds, such as 300")
         loop = self.loop or self._choose_loop()
         shapes = self._close(seed) if self.is_closed else self._place(duration_s, seed)
-        traces = [
-            replace(shape, loop=loop).trace(fixture, duration_s=duration_s, seed=derive_seed(seed, shape.kind))
-            for shape in shapes
-        ]
+        traces = [_draw(replace(shape, loop=loop), fixture, duration_s, derive_seed(seed, shape.kind)) for shape in shapes]
         if not traces:
             raise RecipeError(f"arrivals: none in {duration_s:g} s; lengthen the duration or raise the rate")
         merged = superpose(*traces)
@@ -188,6 +185,13 @@ class Mix:
             *(f"following.{name}" for name in self.follows),
             *map("CLASS: {}".format, STREAMS),
         )
+
+
+def _draw(shape: Shape, fixture: Material | None, duration_s: float, seed: int) -> Trace:
+    try:
+        return shape.trace(fixture, duration_s=duration_s, seed=seed)
+    except RecipeError as problem:
+        raise RecipeError(f"classes.{shape.kind}.{problem}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@
 #
 #     rate_hz = 40        rate_hz = "40/s"        rate = "2400/min"        but never        rate = 40
 #
+# A mistake is found in values, and values have no lines; so where it stands in the text is looked up by its place,
+# with a scan for headers and keys that is no parser: what it does not find has no line, and is never wrong by much.
+#
 # Settings (`--set arrivals.rate=80/s`) replace a value, or add one, by its path: keys divided by dots, and an entry
 # of an array of tables by its place, as in arrivals[1].rate, or by its name, as in classes.chat.weight.
 
@@ -20,6 +23,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -39,17 +43,23 @@ UNITS: dict[str, tuple[Callable[[str, str], float], str]] = {
 _WHERE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _STEP = re.compile(r"([^.\[\]]+)(?:\[(\d+)\])?")
 _BARE = re.compile(r"[-+\d.eE_\s]*")
+_LONG_TEXT = re.compile(r"(\"\"\"|\'\'\').*?\1", re.DOTALL)
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.-]+)\s*\]")
+_ENTRY = re.compile(r"\s*([\w.-]+)\s*=\s*[\"\']?([^\"\']*)")
 
 
-def read_toml(text: str, settings: Mapping[str, str]) -> Table:
-    """Return the table of a TOML text with *settings* (path: value) put into it. Raises RecipeError."""
+def read_toml(text: str) -> Table:
+    """Return the table of a TOML text. Raises RecipeError."""
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise RecipeError(f"not valid TOML: {problem}") from None
+
+
+def put_settings(table: Table, settings: Mapping[str, str]) -> None:
+    """Put *settings*, values by their paths, into *table*. Raises RecipeError."""
     for path, value in settings.items():
         _put(table, path, _read_value(value))
-    return table
 
 
 def decode(table: Table, kind: type[T], where: str = "") -> T:
@@ -69,6 +79,56 @@ def refuse_key(where: str, key: str, names: Iterable[str]) -> NoReturn:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
     raise RecipeError(f"{_join(where, key)}: unknown key; {hint}")
+
+
+def cite(problem: RecipeError, origin: str, text: str, settings: Mapping[str, str]) -> RecipeError:
+    """Return *problem* with the file and, where what it names is written in its *text*, the line."""
+    place = _drop_unit(str(problem).partition(": ")[0])
+    given = {_drop_unit(path).rpartition(".")[2] for path in settings}
+    line = None if place.rpartition(".")[2] in given else find_line(text, place)
+    return RecipeError(f"{origin}: {problem}" if line is None else f"{origin}, line {line}: {problem}")
+
+
+def find_line(text: str, place: str) -> int | None:
+    """Return the line of a TOML *text* where *place* is written, or else what holds it; None if neither is."""
+    lines: dict[str, int] = {}
+    names: dict[str, str] = {}  # places of entries by the name that they give themselves
+    section = ""
+    for number, line in enumerate(_LONG_TEXT.sub(lambda found: "\n" * found[0].count("\n"), text).split("\n"), 1):
+        if header := _HEADER.match(line):
+            section = _enter_section(header, lines)
+            lines.setdefault(section, number)
+        elif entry := _ENTRY.match(line):
+            lines.setdefault(_drop_unit(_join(section, entry[1])), number)
+            if entry[1] == "name" and section.endswith("]"):
+                names[f"{section.rpartition('[')[0]}.{entry[2]}"] = section
+    place = _drop_unit(place)
+    named = next((name for name in names if place == name or place.startswith(f"{name}.")), None)
+    if named is not None:
+        place = names[named] + place.removeprefix(named)
+    while place and place not in lines:
+        place = place.rpartition("[" if place.endswith("]") else ".")[0]
+    return lines.get(place)
+
+
+def _enter_section(header: re.Match[str], lines: Mapping[str, int]) -> str:
+    """Return the place that a header begins: below an array of tables that of its last entry."""
+    place = ""
+    *above, last = header[2].split(".")
+    for step in above:
+        place = _join(place, step)
+        entries = _count_entries(place, lines)
+        place += f"[{entries - 1}]" if entries else ""
+    place = _join(place, last)
+    return f"{place}[{_count_entries(place, lines)}]" if header[1] == "[[" else place
+
+
+def _count_entries(place: str, lines: Mapping[str, int]) -> int:
+    return next(entry for entry in count() if f"{place}[{entry}]" not in lines)
+
+
+def _drop_unit(place: str) -> str:
+    return next((place.removesuffix(f"_{unit}") for unit in UNITS if place.endswith(f"_{unit}")), place)
 
 
 def _read(where: str, value: Any, kind: Any) -> Any:
@@ -175,7 +235,7 @@ def _put(table: Table, path: str, value: Any) -> None:
             raise RecipeError(f"{path}: expected an entry that is there, found none at this place")
         entries[place] = value
         return
-    stem = next((last.removesuffix(f"_{unit}") for unit in UNITS if last.endswith(f"_{unit}")), last)
+    stem = _drop_unit(last)
     for other in (stem, *(f"{stem}_{unit}" for unit in UNITS)):
         at.pop(other, None)
     at[last] = value

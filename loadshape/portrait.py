@@ -69,9 +69,7 @@ def measure_shared_tokens(requests: pa.Table, segments: pa.Table) -> Integers:
     return blocks.measure_shared(sizes)
 
 
-def spell_requests(
-    requests: pa.Table, segments: pa.Table, pieces: Pieces | None = None
-) -> tuple[Blocks, Integers]:
+def spell_requests(requests: pa.Table, segments: pa.Table, pieces: Pieces | None = None) -> tuple[Blocks, Integers]:
     """Return requests as blocks, a piece each, equal where a piece stands in the same role; and their tokens.
 
     Without *pieces* each segment is one.

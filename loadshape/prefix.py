@@ -177,8 +177,8 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         best = int(np.argmin(error))
         if error[best] > TOLERANCE:
             raise RecipeError(
-                f"share: expected a reachable part of the input tokens, found {self.share:g}; with this depth, fan_out "
-                f"and number of requests the nearest is {reached[best]:.3f}: ask for that, or change one of those"
+                f"prefixes.share: expected a reachable part of the input tokens, found {self.share:g}; with this depth, "
+                f"fan_out and number of requests the nearest is {reached[best]:.3f}: ask for that, or change one of those"
             )
         return int(prefix[best])
 
@@ -206,14 +206,14 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         nearest = float(rates.max())
         if nearest < self.hit_rate:
             raise RecipeError(
-                f"hit_rate: expected a reachable one, found {self.hit_rate:g}; with blocks of {self.block_tokens} "
-                f"tokens, this depth, fan_out and number of requests the highest is {max(nearest, 0):.3f}: ask for "
-                "that, or change one of those"
+                f"prefixes.hit_rate: expected a reachable one, found {self.hit_rate:g}; with blocks of "
+                f"{self.block_tokens} tokens, this depth, fan_out and number of requests the highest is "
+                f"{max(nearest, 0):.3f}: ask for that, or change one of those"
             )
         length = int(np.argmax(rates >= self.hit_rate))
         if length < self.depth:
             raise RecipeError(
-                f"block_tokens: expected whole blocks to fill each of the {self.depth} levels, found a prefix of "
+                f"prefixes.block_tokens: expected whole blocks to fill each of the {self.depth} levels, found a prefix of "
                 f"{length} blocks of {self.block_tokens} tokens; lower block_tokens or depth, or raise hit_rate"
             )
         low, high = rates[length - 1], rates[length]

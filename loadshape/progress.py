@@ -14,7 +14,15 @@ from contextlib import contextmanager
 
 from rich.console import Console, RenderableType, RichCast
 from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from loadshape.units import format_duration
 
@@ -97,7 +105,7 @@ class Task:
     def _estimate(self, done: float) -> str:
         """Return how long it will take from now on, at the pace until now."""
         began_s, began = self._first or (0.0, done)
-        if not self._total or done <= began:
+        if not self._total or not began < done < self._total:
             return ""
-        left_s = max(self._total - done, 0) * (self._told_s - began_s) / (done - began)
+        left_s = (self._total - done) * (self._told_s - began_s) / (done - began)
         return f", about {format_duration(left_s)} left"

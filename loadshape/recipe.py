@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -26,7 +26,7 @@ from loadshape.errors import RecipeError
 from loadshape.length import DISTRIBUTIONS, JOINTS, Context, Empirical, Joint, Length, Observed
 from loadshape.material import Material
 from loadshape.mix import Following, Mix
-from loadshape.notation import Table, decode, find_key, read_toml, refuse_key
+from loadshape.notation import Table, cite, decode, find_key, put_settings, read_toml, refuse_key
 from loadshape.packaged import find_packaged
 from loadshape.patience import Patience
 from loadshape.picture import Images
@@ -108,7 +108,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     `question` says what the traffic is for. `tokenizer` is a name or path for `load_tokenizer`. `traffic` is the one
     class of a recipe without [[classes]]; `arrivals` are what classes with weights have in common. `text` is the
-    TOML, verbatim, and `settings` what was set beside it.
+    TOML, verbatim, `origin` the file it is from, and `settings` what was set beside it.
     """
 
     name: str
@@ -123,6 +123,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     traffic: Traffic | None = None
     classes: tuple[Traffic, ...] = ()
     text: str = ""
+    origin: str = "recipe"
     settings: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -147,18 +148,22 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @classmethod
     def parse(cls, text: str, origin: str = "recipe", settings: Mapping[str, str] | None = None) -> Recipe:
-        """Return the recipe in a TOML text; *origin* names it in errors."""
+        """Return the recipe in a TOML text; *origin*, its path, names it in errors, and files are found from there."""
         given = dict(settings or {})
         try:
-            table = _divide(read_toml(text, given))
+            table = read_toml(text)
+            _find_files(table, Path(origin).parent)
+            put_settings(table, given)
+            _check_recorded(table)
+            table = _divide(table)
             traffic = table.pop("traffic", None)
             recipe = decode(table, cls)
             if traffic is not None:
                 recipe = msgspec.structs.replace(recipe, traffic=decode(traffic, Traffic))
-            recipe = msgspec.structs.replace(recipe, text=text, settings=given)
+            recipe = msgspec.structs.replace(recipe, text=text, origin=origin, settings=given)
             recipe._make(Estimate(), None, check=True)
         except RecipeError as problem:
-            raise RecipeError(f"{origin}: {problem}") from None
+            raise cite(problem, origin, text, given) from None
         return recipe
 
     @property
@@ -177,13 +182,16 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         self, fixture: Material | None = None, *, duration_s: float | None = None, seed: int | None = None
     ) -> Trace:
         """Draw the traffic, for another *duration_s* or *seed* than the recipe's own if they are given."""
-        trace = self.make(fixture).trace(
-            fixture,
-            duration_s=self.duration_s if duration_s is None else duration_s,
-            seed=self.seed if seed is None else seed,
-            name=self.name,
-            recipe=self.text,
-        )
+        try:
+            trace = self.make(fixture).trace(
+                fixture,
+                duration_s=self.duration_s if duration_s is None else duration_s,
+                seed=self.seed if seed is None else seed,
+                name=self.name,
+                recipe=self.text,
+            )
+        except RecipeError as problem:
+            raise cite(problem, self.origin, self.text, self.settings) from None
         return replace(trace, manifest=msgspec.structs.replace(trace.manifest, settings=self.settings))
 
     def _make(self, tokenizer: Tokenizer, fixture: Material | None, *, check: bool = False) -> Shape | Mix:
@@ -210,10 +218,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def _divide(table: Table) -> Table:
     """Return the table of a recipe, with what belongs to its one class apart, as `traffic`, if it has no classes."""
-    of_recipe = [name for name in Recipe.__struct_fields__ if name not in ("traffic", "text", "settings")]
+    of_recipe = [name for name in Recipe.__struct_fields__ if name not in ("traffic", "text", "origin", "settings")]
     of_class = [name for name in Traffic.__struct_fields__ if name not in _OF_THE_MIX]
     divided: Table = {"traffic": {}}
-    _check_recorded(table.get("arrivals"))
     for key, value in table.items():
         if find_key(key, of_recipe):
             divided[key] = value
@@ -230,12 +237,33 @@ def _divide(table: Table) -> Table:
     return {**divided, "traffic": {"name": str(divided.get("name", "")), **arrivals, **own}}
 
 
-def _check_recorded(arrivals: Any) -> None:
-    if isinstance(arrivals, dict) and arrivals.get("process") == "recorded":
-        for key in {"rate", "rate_hz"} & arrivals.keys():
-            raise RecipeError(
-                f"arrivals.{key}: recorded stamps have a rate of their own; leave it out, or scale a trace"
-            )
+def _find_files(table: Table, folder: Path) -> None:
+    """Make paths that are relative to the recipe's *folder* what they are from here."""
+    tokenizer = table.get("tokenizer")
+    if isinstance(tokenizer, str) and (folder / tokenizer).exists():  # else it may be a packaged one's name
+        table["tokenizer"] = str(folder / tokenizer)
+    for _, process in _list_processes(table):
+        if isinstance(process.get("path"), str) and process["path"]:
+            process["path"] = str(folder / process["path"])
+
+
+def _check_recorded(table: Table) -> None:
+    for place, process in _list_processes(table):
+        for key in {"rate", "rate_hz"} & process.keys() if process.get("process") == "recorded" else ():
+            raise RecipeError(f"{place}.{key}: recorded stamps have a rate of their own; leave it out, or scale a trace")
+
+
+def _list_processes(table: Table, where: str = "") -> Iterator[tuple[str, Table]]:
+    """Return the places and the tables of all arrivals, those of classes, too."""
+    arrivals, classes = table.get("arrivals"), table.get("classes")
+    if isinstance(arrivals, dict):
+        yield f"{where}arrivals", arrivals
+    for place, process in enumerate(arrivals if isinstance(arrivals, list) else ()):
+        if isinstance(process, dict):
+            yield f"{where}arrivals[{place}]", process
+    for place, traffic in enumerate(classes if isinstance(classes, list) else ()):
+        if isinstance(traffic, dict):
+            yield from _list_processes(traffic, f"classes[{place}].")
 
 
 def _add_up(processes: Process | tuple[Process, ...] | None) -> Arrival | None:

@@ -26,6 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadshape.blocks import order_arrivals
@@ -37,6 +39,7 @@ from loadshape.stats import Floats, Integers
 from loadshape.trace import Trace
 
 MAX_BLOCK_TOKENS = 1 << 20
+MOST_PIECES = 4_000_000  # of all requests; beyond, a prefix cut for a short prompt is hardly ever the only one so cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def measure_reuse(trace: Trace, block_tokens: int, order: Integers | None = None
     rows = trace.requests.select(["messages", "session"])
     if (np.diff(order) < 0).any():
         rows = rows.take(order)
-    elements, sizes = spell_requests(rows, trace.segments, Pieces.split(trace.segments))
+    elements, sizes = spell_requests(rows, trace.segments, _split(rows, trace.segments))
     ends = _measure_ends(elements, sizes)
     totals = np.bincount(elements.row, sizes, minlength=len(order)).astype(np.int64)
     chains = elements.follow()
@@ -206,6 +209,15 @@ def sum_smaller_before(ranks: Integers, weights: Integers) -> Integers:
         moved[place] = np.arange(n)
         at, rank, weight = at[moved], rank[moved], weight[moved]
     return sums
+
+
+def _split(requests: pa.Table, segments: pa.Table) -> Pieces | None:
+    """Return the pieces of segments; None for whole ones, where these are too many to look at by pieces."""
+    named = pc.list_flatten(pc.struct_field(pc.list_flatten(requests["messages"]), "segments")).to_numpy()
+    if len(named) > MOST_PIECES:
+        return None
+    pieces = Pieces.split(segments)
+    return pieces if pieces.counts[named].sum() <= MOST_PIECES else None
 
 
 def _measure_ends(elements: Blocks, sizes: Integers) -> Integers:

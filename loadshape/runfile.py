@@ -125,7 +125,7 @@ def _conceal(text: str, headers: dict[str, str], declared: dict[str, Any]) -> st
     for value in filter(None, headers.values()):
         for quote in ('"', "'"):
             text = text.replace(f"{quote}{value}{quote}", f"{quote}{HIDDEN}{quote}")
-    for secret in filter(None, list_secrets(declared)):
+    for secret in sorted(filter(None, list_secrets(declared)), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     try:
         left = tomllib.loads(text)

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import hmac
 import multiprocessing
+import os
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -365,10 +367,19 @@ _equipment: list[_Equipment | InputError] = []  # of a spawned process: one item
 
 
 def _start(terms: _Terms) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _equipment.append(_Equipment.load(terms))
     except InputError as problem:  # raised by the first call: an initializer that raises breaks the pool unsaid
         _equipment.append(problem)
+
+
+def _end_with_parent() -> None:
+    """Leave nothing behind a parent that was killed: its workers would wait for work, for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _clean_one(conversation: Conversation) -> _Outcome:

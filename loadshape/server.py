@@ -167,7 +167,7 @@ class _Observed:
             completion=completion,
             hit_share=_share(self.count("prefix_cache_hits"), self.count("prefix_cache_queries")),
             declared_share=self._declare(0)[0],
-            acceptance=_share(self.count("spec_decode_num_accepted_tokens"), self.count("spec_decode_num_draft_tokens")),
+            acceptance=_share(*(self.count(f"spec_decode_num_{of}_tokens") for of in ("accepted", "draft"))),
             first_token=self._compare_first_token(),
             capacity_tokens=capacity,
             capacity_requests=capacity / need if capacity and need else None,
@@ -181,8 +181,8 @@ class _Observed:
     def _compare_first_token(self) -> FirstToken:
         bounds, counts = read_histogram(self.samples, self.target, f"{_VLLM}time_to_first_token_seconds")
         ours = metrics.measure(self.requests, "service_ttft")
-        brackets = (bracket_quantile(bounds, counts, q) for q in (0.5, 0.95))
-        return FirstToken(*brackets, *quantiles(ours[~np.isnan(ours)], (0.5, 0.95)))
+        p50, p95 = (bracket_quantile(bounds, counts, q) for q in (0.5, 0.95))
+        return FirstToken(p50, p95, *quantiles(ours[~np.isnan(ours)], (0.5, 0.95)))
 
     def _declare(self, extra_tokens: float) -> tuple[float | None, float | None]:
         """Return the declared share, and the largest that *extra_tokens* of a chat template may make of it."""
@@ -213,7 +213,7 @@ class _Observed:
         counters = [self.count(name) for name in ("prompt_tokens", "generation_tokens")]
         if any(it.restarts for it in counters):
             yield "a counter fell during the run: the server was started anew, and its caches were cold again"
-        if len(self.running) and self.running.at_s[0] > 0:
+        if len(self.running) and self.running.at_s[0] >= 0:
             yield "no sample from before the first request: what the counters grew by lacks the beginning of the run"
         before = sum(float(it.values[0]) for it in (self.running, self.waiting) if len(it) and it.at_s[0] < 0)
         if before:
@@ -227,17 +227,18 @@ class _Observed:
 
     def _is_more(self, prompt: Tokens) -> bool:
         """Whether the server counted more than was asked of it; not known where an answer told no tokens."""
-        told = prompt.server is not None and prompt.log is not None and not self.requests["prompt_tokens"].null_count
-        return told and prompt.server > (1 + SLACK) * prompt.log  # type: ignore[operator]
+        if prompt.server is None or prompt.log is None or self.requests["prompt_tokens"].null_count:
+            return False
+        return prompt.server > (1 + SLACK) * prompt.log
 
     def _remark_cache(self, prompt: Tokens) -> Iterator[str]:
         hits = _share(self.count("prefix_cache_hits"), self.count("prefix_cache_queries"))
         told = self.requests.filter(pc.is_valid(self.requests["prompt_tokens"]))
         if self.log.planned is None or hits is None or not told.num_rows:
             return
-        planned = self.log.planned.take(told["request"])
-        counted, expected = (pc.sum(column).as_py() for column in (told["prompt_tokens"], planned["input_tokens"]))
-        declared, most = self._declare(max(0, counted - expected))
+        planned = self.log.planned.take(told["request"])["input_tokens"].cast(pa.int64())
+        template = pc.min(pc.subtract(told["prompt_tokens"].cast(pa.int64()), planned)).as_py()  # what all have is no text
+        declared, most = self._declare(max(0, template) * self.requests.num_rows)
         if most is not None and hits > most + SLACK:
             yield (
                 f"{hits:.1%} of the prompt tokens came from the prefix cache, the trace shares {declared:.1%} "

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+MANY = 1 << 22  # weighted values, of which sorting all would take several times their memory
+_SAMPLE, _MARGIN = 100_000, 0.01  # of them, and the share to each side in which a rank is looked for
 SAMPLE_FLOOR = 6.64  # mlcommons/inference loadgen/early_stopping.cc: 662 values for p99, 6,636 for p99.9
 
 
@@ -59,9 +61,32 @@ def _order_statistics(values: NDArray[Any], ranks: list[int], weights: NDArray[A
         return []
     if weights is None:
         return [float(value) for value in np.partition(values, ranks)[ranks]]
+    if len(values) > MANY:
+        return [_look_near(values, rank, weights) for rank in ranks]
+    return _sort_weighted(values, ranks, weights)
+
+
+def _sort_weighted(values: NDArray[Any], ranks: list[int], weights: NDArray[Any]) -> list[float]:
     order = np.argsort(values)
-    upto = np.cumsum(weights[order])
+    upto = np.cumsum(weights[order], dtype=np.int64)
     return [float(value) for value in values[order[np.searchsorted(upto, ranks, side="right")]]]
+
+
+def _look_near(values: NDArray[Any], rank: int, weights: NDArray[Any]) -> float:
+    """Return the value of *rank* as sorting would, by sorting only what lies near: a sample says where that is."""
+    step = len(values) // _SAMPLE
+    sample, counts = values[::step], weights[::step]
+    order = np.argsort(sample)
+    share = np.cumsum(counts[order], dtype=np.int64) / counts.sum(dtype=np.int64)
+    about = rank / int(weights.sum(dtype=np.int64))
+    ends = np.searchsorted(share, (about - _MARGIN, about + _MARGIN))
+    low = sample[order[ends[0]]] if ends[0] else values.min()
+    high = sample[order[ends[1]]] if ends[1] < len(sample) else values.max()
+    before = int(weights[values < low].sum(dtype=np.int64))
+    near = (values >= low) & (values <= high)
+    if not before <= rank < before + int(weights[near].sum(dtype=np.int64)):
+        return _sort_weighted(values, [rank], weights)[0]  # the sample was a bad one
+    return _sort_weighted(values[near], [rank - before], weights[near])[0]
 
 
 def _interpolate(found: dict[int, float], rank: float) -> float:

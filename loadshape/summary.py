@@ -238,7 +238,7 @@ def summarize(
         **{name: Distribution.of(metrics.measure(chosen, name)) for name in (*metrics.SPANS, "tpot")},
         **_censored(chosen),
         icl=icl,
-        itl=icl if np.all(gaps.tokens == 1) else Distribution.of(gaps.gap_s / gaps.tokens, gaps.tokens),
+        itl=icl if np.all(gaps.tokens == 1) else Distribution.of(gaps.itl_s, gaps.tokens),
         longest_gap=Distribution.of(gaps.longest_s),
         receive_lag=Distribution.of(_receive_lag_ns(log)),
         intervals=Intervals(gaps.reads, gaps.shared, gaps.rule),

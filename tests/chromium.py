@@ -12,7 +12,6 @@ import base64
 import itertools
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +24,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE_S = 60.0
 _FLAGS = ("--headless=new", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0", "--hide-scrollbars")
 _WATCHED = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Network.requestWillBeSent")
+_LOADED = "new Promise((go) => document.readyState === 'complete' ? go() : addEventListener('load', go))"
 _SHOW_ALL = """(async () => {
   const places = [...document.querySelectorAll(".plot")];
   for (const place of places) {
@@ -73,7 +73,7 @@ class Page:
         """Show the file; `opened_s` is how long that took, until everything in it was read and run."""
         start = time.perf_counter()
         await self.ask("Page.navigate", url=path.as_uri())
-        await self.evaluate("new Promise((go) => document.readyState === 'complete' ? go() : addEventListener('load', go))")
+        await self.evaluate(_LOADED)
         self.opened_s = time.perf_counter() - start
 
     async def evaluate(self, script: str) -> Any:
@@ -86,12 +86,12 @@ class Page:
         """Scroll through the page and return how many figures were drawn."""
         return int(await self.evaluate(_SHOW_ALL))
 
-    async def photograph(self, path: Path) -> None:
-        """Write a picture of the whole page."""
+    async def photograph(self) -> bytes:
+        """Return a PNG of the whole page."""
         size = (await self.ask("Page.getLayoutMetrics"))["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         shot = await self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(shot["data"]))
+        return base64.b64decode(shot["data"])
 
 
 def _is_harmless(event: dict[str, Any]) -> bool:
@@ -103,7 +103,8 @@ def _is_harmless(event: dict[str, Any]) -> bool:
 async def browsing(program: str, folder: Path, *, width: int = 1280, dark: bool = False) -> AsyncIterator[Page]:
     """Run a browser with its files in *folder* and one empty page of this width and theme."""
     command = [program, *_FLAGS, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
     try:
         port, path = await _read_address(folder / "DevToolsActivePort", process)
         async with (
@@ -121,16 +122,21 @@ async def browsing(program: str, folder: Path, *, width: int = 1280, dark: bool 
             yield page
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        await asyncio.wait_for(process.wait(), PATIENCE_S)
 
 
-async def _read_address(path: Path, process: subprocess.Popen[bytes]) -> tuple[str, str]:
+async def _read_address(path: Path, process: asyncio.subprocess.Process) -> tuple[str, str]:
     end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end and process.poll() is None:
-        if path.exists() and len(words := path.read_text(encoding="utf-8").split()) == 2:
+    while time.monotonic() < end and process.returncode is None:
+        words = await asyncio.to_thread(_read_words, path)
+        if len(words) == 2:
             return words[0], words[1]
         await asyncio.sleep(0.05)
     raise RuntimeError("the browser did not start")
+
+
+def _read_words(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split() if path.exists() else []
 
 
 async def _attach(socket: aiohttp.ClientWebSocketResponse) -> Page:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadshape.log import HEALTH, OUTCOMES, READS, REQUESTS, Log, LogManifest, Run, count_outcomes
+from loadshape.log import HEALTH, OUTCOMES, PLANNED, READS, REQUESTS, Log, LogManifest, Run, count_outcomes
 
 MS = 1_000_000
 STAMPS = ("due", "begun", "connected", "sent", "written", "head", "first_byte", "first_token", "first_content")
@@ -34,6 +34,17 @@ def read_row(number: int, at: float, deltas: int = 1, tokens: int | None = None,
     """Return a row of READS; `at` and `lag` (ours behind the kernel) in ms."""
     row = {"request": number, "at_ns": round(at * MS), "seen_ns": round((at + lag) * MS), "bytes": 200 * max(deltas, 1)}
     return row | {"events": max(deltas, 1), "deltas": deltas, "kinds": 2, "tokens": tokens}
+
+
+def make_planned(*rows: dict[str, Any]) -> pa.Table:
+    """Return what was planned: a row for each request in turn, of which *rows* name only some columns."""
+    plain = {"session": 0, "turn": 0, "kind": "chat", "api": "chat", "input_tokens": 1, "output_tokens": 1}
+    full = [
+        dict.fromkeys(PLANNED.names) | plain | {"shared_tokens": 0, "request": number} | row
+        for number, row in enumerate(rows)
+    ]
+    columns = [pa.array([row[item.name] for row in full]).cast(item.type) for item in PLANNED]
+    return pa.Table.from_arrays(columns, schema=PLANNED)
 
 
 def health_row(at: float, worker: int = 0, **columns: Any) -> dict[str, Any]:

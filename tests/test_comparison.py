@@ -81,6 +81,14 @@ def test_several_runs_are_compared_by_runs() -> None:
     assert effect.interval.effective < 8  # runs, not thousands of requests
 
 
+def test_a_profiled_run_is_refused_beside_an_ordinary_one() -> None:
+    log = synthesize_log(400, 3)
+    profiled = change_run(log, settings={"profile": {"after_s": 1.0, "for_s": 2.0}})
+    assert compare([summarize(profiled)], [summarize(profiled)]).changes == ()
+    with pytest.raises(InputError, match=r"instrument differs.*instrument.profiled: False -> True"):
+        compare([summarize(log)], [summarize(profiled)])
+
+
 def test_two_changes_are_refused_unless_one_is_allowed() -> None:
     before, after = side(1, server={"flags": "a", "version": "1"}), side(1, server={"flags": "b", "version": "2"})
     with pytest.raises(InputError, match="2 things were changed at once"):

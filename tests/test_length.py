@@ -251,7 +251,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("beyond", "prompt", "answer", "message"), REFUSED)
 def test_a_context_that_cannot_hold_a_request_is_refused(beyond: str, prompt: int, answer: int, message: str) -> None:
-    with pytest.raises(RecipeError, match=f"^beyond: expected .*{message}"):
+    with pytest.raises(RecipeError, match=f"^context.beyond: expected .*{message}"):
         Context(100, beyond).fit(np.array([prompt]), np.array([answer]))
     inputs, outputs = Context(100, "refuse").fit(np.array([60]), np.array([40]))
     assert (inputs.tolist(), outputs.tolist()) == ([60], [40])

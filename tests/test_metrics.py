@@ -20,10 +20,10 @@ from loadshape.summary import Distribution, Objectives, Summary, meet_objectives
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
 
-def read_tables() -> list[list[dict[str, str]]]:
+def read_tables(page: Path = PAGE) -> list[list[dict[str, str]]]:
     """Return the Markdown tables of the page as rows of {heading: cell}."""
     tables: list[list[list[str]]] = [[]]
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
+    for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
             tables[-1].append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
         elif tables[-1]:
@@ -205,6 +205,18 @@ def test_weighted_quantiles_are_those_of_repeated_values(pairs: list[tuple[float
     else:
         assert found == pytest.approx(float(np.quantile(repeated, q)), abs=1e-9)
         assert found == pytest.approx(stats.quantile(repeated, q))
+
+
+@pytest.mark.parametrize("shape", ["smooth", "stepped", "sorted", "one value"])
+def test_many_weighted_values_are_looked_up_as_if_sorted(monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.lognormal(0, 1, 300_000)
+    values = {"smooth": values, "stepped": np.round(values), "sorted": np.sort(values), "one value": values * 0}[shape]
+    weights = np.where(rng.random(len(values)) < 0.1, 9, 1).astype(np.uint16)
+    qs = (0.0, 0.5, 0.99, 0.999)
+    expected = stats.quantiles(values, qs, weights)
+    monkeypatch.setattr(stats, "MANY", 1000)
+    assert stats.quantiles(values, qs, weights) == expected
 
 
 @settings(max_examples=25, deadline=None)  # each example builds a log

@@ -216,5 +216,5 @@ def test_a_setting_finds_a_class_by_its_name() -> None:
 )
 def test_a_mistake_in_a_class_is_refused_with_its_place(line: str, instead: str, message: str) -> None:
     assert line in TOML
-    with pytest.raises(RecipeError, match=f"^mix.toml: {message}"):
+    with pytest.raises(RecipeError, match=rf"^mix\.toml, line \d+: {message}"):
         Recipe.parse(TOML.replace(line, instead, 1), "mix.toml")

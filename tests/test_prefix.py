@@ -57,7 +57,7 @@ def test_prefixes_before_given_lengths_reach_the_share() -> None:
 
 def test_a_share_out_of_reach_is_refused_with_the_nearest() -> None:
     tree = PrefixTree(share=0.9, depth=4, fan_out=50, zipf=0)  # nearly every request is the first of its leaf
-    with pytest.raises(RecipeError, match=r"^share: .*, found 0\.9; .* the nearest is 0\.\d+"):
+    with pytest.raises(RecipeError, match=r"^prefixes\.share: .*, found 0\.9; .* the nearest is 0\.\d+"):
         tree.fit_before(paths_of(tree, n=200), np.full(200, 50))
 
 
@@ -144,16 +144,16 @@ def test_a_hit_rate_before_given_lengths_is_reached_too() -> None:
 @pytest.mark.parametrize(
     ("tree", "lengths", "message"),
     [
-        (PrefixTree(hit_rate=0.6, block_tokens=128), np.full(500, 100), r"^hit_rate: .* found 0\.6; .* is 0\.000"),
+        (PrefixTree(hit_rate=0.6, block_tokens=128), np.full(500, 100), r"^prefixes\.hit_rate: .* found 0\.6; .* is 0\.000"),
         (
             PrefixTree(hit_rate=0.97),
             np.full(500, 100),
-            r"^hit_rate: .* blocks of 16 tokens, .* the highest is 0\.9\d\d",
+            r"^prefixes\.hit_rate: .* blocks of 16 tokens, .* the highest is 0\.9\d\d",
         ),
         (
             PrefixTree(hit_rate=0.2, depth=4, block_tokens=64),
             np.full(900, 512),
-            "^block_tokens: .* each of the 4 levels",
+            r"^prefixes\.block_tokens: .* each of the 4 levels",
         ),
     ],
 )

@@ -15,6 +15,7 @@ from loadshape.arrival import Burst, Poisson
 from loadshape.cli.making import read_settings
 from loadshape.errors import InputError, RecipeError
 from loadshape.length import Empirical, LogNormal
+from loadshape.notation import find_line
 from loadshape.packaged import find_packaged, list_packaged
 from loadshape.prefix import PrefixTree
 from loadshape.recipe import Recipe
@@ -160,7 +161,7 @@ MISTAKES = [
 def test_a_mistake_is_refused_with_the_file_the_key_and_the_remedy(line: str, instead: str, message: str) -> None:
     assert line in WHOLE
     text = WHOLE.replace(line, instead, 1)
-    with pytest.raises(RecipeError, match=rf"^rush\.toml: {message}") as caught:
+    with pytest.raises(RecipeError, match=rf"^rush\.toml(, line \d+)?: {message}") as caught:
         Recipe.parse(text, "rush.toml")
     assert "\n" not in str(caught.value)
 
@@ -175,14 +176,116 @@ def test_a_mistake_is_refused_with_the_file_the_key_and_the_remedy(line: str, in
     ],
 )
 def test_arrivals_are_one_section_or_several(arrivals: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=f"^recipe: {message}"):
+    with pytest.raises(RecipeError, match=f"^recipe, line 3: {message}"):
         Recipe.parse(f'name = "a"\nduration_s = 1\narrivals = {arrivals}')
 
 
 def test_a_file_is_found_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "rush.toml"
     path.write_text(WHOLE)
-    assert Recipe.load(path) == Recipe.load(str(path)) == Recipe.parse(WHOLE)
+    assert Recipe.load(path) == Recipe.load(str(path)) == Recipe.parse(WHOLE, str(path))
+
+
+LINES = """
+name = "lines"                   # line 2
+question = '''
+[arrivals]
+seed = 3
+'''
+
+[[arrivals]]
+rate = "40/s"                    # line 9
+
+[[arrivals]]                     # line 11
+weights = [
+  1,
+]
+rate_hz = 40                     # line 15
+
+[[classes]]
+name = "chat"
+weight = 1                       # line 19
+
+[classes.inputs]
+median = "3 tokens"              # line 22
+
+[[classes]]
+name = 'agent'
+sessions.turns = { meen = 3 }    # line 26
+
+[[classes.params.tools]]
+[[classes.params.tools]]
+type = "function"                # line 30
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("name", 2),
+        ("arrivals[0].rate", 9),
+        ("arrivals[0].rate_hz", 9),  # as a value is named whose key has no unit
+        ("arrivals[1].rate", 15),
+        ("arrivals[1].process", 11),  # what is missing stands where it was to stand
+        ("classes[0].inputs.median_tokens", 22),
+        ("classes.chat.weight", 19),
+        ("classes.chat.inputs.median", 22),
+        ("classes[1].sessions.turns.meen", 26),
+        ("classes.agent.sessions.turns", 26),
+        ("classes[1].params.tools[1].type", 30),
+        ("seed", None),
+        ("classes.chatty.weight", None),
+        ("not valid TOML", None),
+        ("", None),
+    ],
+)
+def test_a_place_is_found_by_its_line(place: str, line: int | None) -> None:
+    assert find_line(LINES, place) == line
+
+
+def test_a_mistake_that_is_set_beside_the_file_has_no_line() -> None:
+    with pytest.raises(RecipeError, match=r"^rush\.toml: seed: expected a number"):
+        Recipe.parse(WHOLE, "rush.toml", {"seed": "-3"})
+
+
+def test_a_mistake_that_is_found_in_drawing_has_file_and_line() -> None:
+    text = WHOLE.replace("share = 0.5", "share = 0.99")
+    with pytest.raises(RecipeError, match=r"^rush\.toml, line 28: prefixes\.share: expected a reachable part"):
+        Recipe.parse(text, "rush.toml").trace(FIXTURE)
+    classes = f"""{SHORT}
+[[classes]]
+name = "chat"
+arrivals = {{ process = "poisson", rate = "9/s" }}
+inputs = {{ distribution = "fixed", tokens = 90 }}
+outputs = {{ distribution = "fixed", tokens = 9 }}
+context = {{ tokens = 50 }}
+"""
+    with pytest.raises(RecipeError, match=r"^rush\.toml, line 9: classes\.chat\.context\.beyond: expected no prompts"):
+        Recipe.parse(classes, "rush.toml").trace()
+
+
+SHORT = 'name = "short"\nduration_s = 5'
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "requests"),
+    [
+        ('[arrivals]\nprocess = "recorded"\npath = "times.csv"', 3),
+        ('[[arrivals]]\nprocess = "rate"\npath = "deep/rates.csv"\ncv = 0.01', 50),
+    ],
+)
+def test_files_are_found_from_the_folder_of_the_recipe(tmp_path: Path, arrivals: str, requests: int) -> None:
+    lengths = '[inputs]\ndistribution = "fixed"\ntokens = 9\n[outputs]\ndistribution = "fixed"\ntokens = 9'
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "times.csv").write_text("t_s\n0\n1\n2.5\n")
+    (tmp_path / "deep" / "rates.csv").write_text("t_s,rate_hz\n0,10\n")
+    path = tmp_path / "filed.toml"
+    path.write_text(f"{SHORT}\n{arrivals}\n{lengths}")
+    assert abs(len(Recipe.load(path).trace().requests) - requests) <= 1
+    there = Recipe.load(path, {"arrivals.path": str(tmp_path / "none.csv")}) if requests == 3 else None
+    if there is not None:
+        with pytest.raises(RecipeError, match=r"none\.csv: expected a CSV file"):
+            there.trace()
 
 
 @pytest.mark.parametrize(

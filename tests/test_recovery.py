@@ -369,7 +369,7 @@ def test_where_a_lost_request_would_have_gone_is_known_of_one_target_only(
 @pytest.mark.parametrize("name", ["run.json", "environment.json"])
 def test_what_stands_beside_the_shards_is_verified(cut: Path, tmp_path: Path, name: str) -> None:
     log = recover(cut, tmp_path / "b.log")
-    assert sorted(log.manifest.files) == ["environment.json", "run.json"]
+    assert sorted(log.manifest.files) == ["environment.json", "planned.arrow", "run.json"]
     path = tmp_path / "b.log" / name
     path.write_text(path.read_text().replace("2", "3", 1))
     with pytest.raises(LogError, match=f"{name}: sha256 is .*, the manifest says"):

@@ -147,7 +147,9 @@ def test_hits_are_those_of_a_simulated_cache(
 
 
 @given(PROMPTS, TOKENS, st.integers(1, 7))
-def test_what_is_served_is_what_the_format_counts(prompts: list[str], tokens: dict[str, int], block_tokens: int) -> None:
+def test_what_is_served_is_what_the_format_counts(
+    prompts: list[str], tokens: dict[str, int], block_tokens: int
+) -> None:
     found = measure_reuse(say(*prompts, tokens=tokens), block_tokens)
     assert 0 <= found.served_tokens <= found.shared_tokens <= found.input_tokens
     assert found.find_hit_rate(int(found.distances.max(initial=0))) == pytest.approx(found.hit_rate)
@@ -159,7 +161,5 @@ def test_what_is_served_is_what_the_format_counts(prompts: list[str], tokens: di
 @given(st.integers(0, 70).flatmap(lambda n: st.tuples(st.permutations(range(n)), st.lists(st.integers(0, 9), min_size=n, max_size=n))))  # fmt: skip
 def test_weights_of_what_is_smaller_and_earlier(drawn: tuple[list[int], list[int]]) -> None:
     ranks, weights = drawn
-    expected = [
-        sum(weights[before] for before in range(at) if ranks[before] < ranks[at]) for at in range(len(ranks))
-    ]
+    expected = [sum(weights[before] for before in range(at) if ranks[before] < ranks[at]) for at in range(len(ranks))]
     assert sum_smaller_before(np.array(ranks, np.int64), np.array(weights, np.int64)).tolist() == expected

@@ -56,3 +56,16 @@ def test_a_key_that_is_not_known_is_told_with_the_nearest_one(text: str, told: s
         RunFile.load(path)
     assert str(raised.value).startswith(f"{path}: Object contains unknown field `")
     assert str(raised.value).endswith(told)
+
+
+def test_what_is_declared_is_any_fact_and_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    text = '[declared]\ngpus = 2\nflags = "--api-key planted --tp 2"\nhf_token = "planted too"\ncache_state = "warm"\n'
+    path.write_text(text)
+    run = RunFile.load(path)
+    assert run.replay.declared["gpus"] == 2
+    assert run.replay.declared["cache_state"] == "warm"
+    assert "planted" not in run.replay.verbatim
+    assert 'gpus = 2\nflags = "--api-key *** --tp 2"' in run.replay.verbatim
+    path.write_text('[declared]\napi_key = "pl\\u0061nted"\n')  # written so that it cannot be found: nothing is kept
+    assert RunFile.load(path).replay.verbatim == ""

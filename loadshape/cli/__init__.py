@@ -40,7 +40,7 @@ COMMANDS = {
     "edit": ("editing:edit", "Cut, thin, scale and join traces into a new one."),
     "export": (
         "converting:export",
-        "Write a trace in the format of another load generator, or a fixture as metadata or messages.",
+        "Write a trace or the results of a log in the format of other tools, or a fixture as metadata or messages.",
     ),
     "replay": ("playing:replay_trace", "Replay a trace against an OpenAI-compatible endpoint and write the log."),
     "simulate": ("playing:simulate", "Run the embedded OpenAI-compatible endpoint until it is stopped."),

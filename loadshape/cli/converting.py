@@ -16,13 +16,14 @@ from cyclopts import Parameter
 from loadshape.attestation import export_fixture
 from loadshape.cli.console import AsJson, Force, Output, print_about
 from loadshape.content import Author
-from loadshape.errors import InputError
 from loadshape.export import export_trace, list_features
 from loadshape.fixture import Fixture
 from loadshape.inspection import open_folder
+from loadshape.log import Log
 from loadshape.recording import Recording
+from loadshape.results import export_log
+from loadshape.summary import summarize
 from loadshape.tokenizer import load_tokenizer
-from loadshape.trace import Trace
 from loadshape.transcription import Ticks, parse_pace, transcribe
 from loadshape.units import parse_span_s
 
@@ -94,17 +95,17 @@ def export(
     force: Force = False,
     json: AsJson = False,
 ) -> int:
-    """Write a trace in the format of another load generator, or a fixture as metadata or messages.
+    """Write a trace or the results of a log in the format of other tools, or a fixture as metadata or messages.
 
     Parameters
     ----------
     folder
-        The trace or fixture to read.
+        The trace, log or fixture to read.
     output
-        The file to write.
+        The file to write; a folder for a log as parquet, csv or aiperf.
     format
-        Of a trace: mooncake, timed_trace, guidellm, aiperf, custom or openai_batch; of a fixture: croissant, in-toto
-        or messages.
+        Of a trace: mooncake, timed_trace, guidellm, aiperf, custom or openai_batch; of a log: parquet, csv, vllm or
+        aiperf; of a fixture: croissant, in-toto or messages.
     with_text
         Write messages although no licence is stated.
     """
@@ -114,8 +115,11 @@ def export(
         about = {"path": str(path), "format": format, "conversations": len(opened)}
         print(msgspec.json.encode(about).decode() if json else f"{path}: {len(opened):,} conversations, {format}")
         return 0
-    if not isinstance(opened, Trace):
-        raise InputError(f"{folder}: expected a trace or a fixture, found a log")
+    if isinstance(opened, Log):
+        path = export_log(summarize(opened), output, format, force=force)
+        about = {"path": str(path), "format": format, "requests": opened.run.planned}
+        print(msgspec.json.encode(about).decode() if json else f"{path}: {opened.run.planned:,} requests, {format}")
+        return 0
     path = export_trace(opened, output, format, lose=[name for name in lose.split(",") if name], force=force)
     about = {"path": str(path), "format": format, "requests": opened.manifest.requests, "says": list_features(opened)}
     print(msgspec.json.encode(about).decode() if json else f"{path}: {about['requests']:,} requests, {format}")

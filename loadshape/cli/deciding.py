@@ -18,6 +18,7 @@ from loadshape.effect import MARGIN
 from loadshape.errors import InputError
 from loadshape.gate import Gate, rule
 from loadshape.log import open_logs
+from loadshape.progress import Teller
 from loadshape.quality import Scores, load_scores
 from loadshape.report import render
 from loadshape.summary import Objectives, Summary, summarize
@@ -35,6 +36,7 @@ def compare_runs(
     cooldown: str = "0s",
     gate: Path | None = None,
     quality: Annotated[list[Path] | None, Parameter(negative="", consume_multiple=2)] = None,
+    html: Path | None = None,
     json: AsJson = False,
 ) -> int:
     """Compare two runs of the same traffic, or two folders of repeats: what was changed, and what that did.
@@ -57,10 +59,15 @@ def compare_runs(
         A TOML file of objectives: exit with 1 unless the runs after keep them.
     quality
         Two JSON files of scores of the same golden items, before and after.
+    html
+        Also write a page with plots.
     """
     rules = Gate.load(gate) if gate else None
     sides = [_summarize_all(path, warmup, cooldown, rules) for path in (before, after)]
     found = compare(*sides, allow=allow or (), margin=margin, quality=_load_quality(quality or []))
+    if html is not None:
+        html.write_text(render(found, "html"), encoding="utf-8")
+        Teller(quiet=json).say(f"page: {html}")
     print(render(found, "json" if json else "text"))
     if rules is None:
         return 0

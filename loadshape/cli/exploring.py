@@ -16,7 +16,7 @@ import msgspec
 from cyclopts import Parameter
 
 from loadshape.cli.console import AsJson
-from loadshape.errors import InputError
+from loadshape.errors import InputError, MissingExtra
 from loadshape.experiment import Charter, Experiment
 from loadshape.exploration import explore, sweep_levels
 from loadshape.fixture import Fixture
@@ -29,7 +29,7 @@ from loadshape.replayer import choose_processes, replay
 from loadshape.report import render
 from loadshape.runfile import RunFile
 from loadshape.saturation import Curve
-from loadshape.search import Search
+from loadshape.search import Found, Search
 from loadshape.target import Target
 from loadshape.trace import Trace
 from loadshape.units import format_duration, parse_duration_s
@@ -95,7 +95,7 @@ def sweep_recipe(
     target
         The base URL, http://host:port/v1; several times for several targets.
     output
-        The folder of logs; what is complete in it is not played again.
+        The folder of logs, and of sweep.html; what is complete in it is not played again.
     length
         How long each level is played.
     repeats
@@ -112,7 +112,9 @@ def sweep_recipe(
     length_s = parse_duration_s(length, "--length")
     player.teller.say(f"{len(values) * repeats} runs of {format_duration(length_s)}, at least")
     points = sweep_levels(player, output, values, length_s, repeats=repeats, say=player.teller.say)
-    print(render(Curve(vary, tuple(points)), "json" if json else "text"))
+    found = Curve(vary, tuple(points))
+    _write_page(found, output / "sweep.html", player.teller)
+    print(render(found, "json" if json else "text"))
     return 0
 
 
@@ -150,7 +152,7 @@ def search_recipe(
     target
         The base URL, http://host:port/v1; several times for several targets.
     output
-        The folder of logs; a search that was cut goes on from what is in it.
+        The folder of logs, and of search.html; a search that was cut goes on from what is in it.
     lengths
         The shortest trials, and the one that confirms the result.
     precision
@@ -177,8 +179,18 @@ def search_recipe(
     player = _make_player(recipe, vary, fixture=fixture, target=target, model=model, run=run, quiet=json)
     player.teller.say(f"budget: at most {search.most_trials} trials, {format_duration(search.most_s)} of traffic")
     found = explore(search, rules, player, output, say=player.teller.say)
+    _write_page(found, output / "search.html", player.teller)
     print(render(found, "json" if json else "text"))
     return 0 if found.result.lower is not None else 1
+
+
+def _write_page(found: Curve | Found, path: Path, teller: Teller) -> None:
+    """Write the page beside the logs; without the extra that draws it there is none, and that is said."""
+    try:
+        path.write_text(render(found, "html"), encoding="utf-8")
+        teller.say(f"page: {path}")
+    except MissingExtra as problem:
+        teller.say(f"no page: {problem}")
 
 
 def _make_player(

@@ -68,7 +68,7 @@ def inspect(
         declaration = Declaration.of(folder)
         traffic = measure_traffic(folder, service=service, block_tokens=block_tokens or declaration.block_tokens)
         task.update(1, "what is declared")
-        claims = declaration.list_claims(folder)
+        claims = declaration.list_claims(folder, traffic.reuse)
     sections = list_sections(traffic, claims, silence=declaration.silence, kv_tokens=kv_tokens)
     if html is not None:
         html.write_text(write_page(folder.manifest.name or path.name, list_head(traffic), sections), encoding="utf-8")

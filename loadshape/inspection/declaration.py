@@ -29,7 +29,7 @@ from loadshape.portrait import read_integers
 from loadshape.prefix import TOLERANCE, PrefixTree
 from loadshape.randomness import open_stream
 from loadshape.recipe import Recipe, Traffic
-from loadshape.reuse import measure_reuse
+from loadshape.reuse import Reuse, measure_reuse
 from loadshape.sharing import measure_hits
 from loadshape.stats import Integers
 from loadshape.tokenizer import Estimate
@@ -65,8 +65,8 @@ class Declaration:
         trees = (traffic.prefixes for traffic in self._list_classes())
         return next((tree.block_tokens for tree in trees if tree is not None and tree.hit_rate is not None), None)
 
-    def list_claims(self, trace: Trace) -> list[Claim]:
-        """Return everything that the recipe says in numbers, with what came out."""
+    def list_claims(self, trace: Trace, reuse: Reuse | None = None) -> list[Claim]:
+        """Return everything that the recipe says in numbers, with what came out; *reuse* of *trace*, if it is known."""
         if self.recipe is None:
             return []
         claims = [*self._claim_common(trace)]
@@ -75,7 +75,8 @@ class Declaration:
             rows = _select(trace, [traffic.name] if len(classes) > 1 else None)
             label = f"{traffic.name}: " if len(classes) > 1 else ""
             if rows.requests.num_rows:
-                claims += [replace(claim, name=label + claim.name) for claim in _claim_class(traffic, rows)]
+                known = reuse if rows is trace else None
+                claims += [replace(claim, name=label + claim.name) for claim in _claim_class(traffic, rows, known)]
         return claims
 
     def _list_classes(self) -> tuple[Traffic, ...]:
@@ -100,7 +101,7 @@ class Declaration:
                 yield claim_share(f"{name}: part of the sessions", declared, found, trials=sessions)
 
 
-def _claim_class(traffic: Traffic, rows: Trace) -> Iterator[Claim]:
+def _claim_class(traffic: Traffic, rows: Trace, reuse: Reuse | None) -> Iterator[Claim]:
     if traffic.arrivals is not None:
         yield from _claim_process(_add_up(traffic.arrivals), rows)
     for place, name in enumerate(("input_tokens", "output_tokens")):
@@ -114,7 +115,10 @@ def _claim_class(traffic: Traffic, rows: Trace) -> Iterator[Claim]:
 
         yield from claim_lengths(name.replace("_", " "), read_integers(rows.requests[name]), draw)
     if traffic.prefixes is not None:
-        yield from _claim_prefixes(traffic.prefixes, rows)
+        tree = traffic.prefixes
+        if reuse is None or reuse.block_tokens != tree.block_tokens:
+            reuse = measure_reuse(rows, tree.block_tokens)
+        yield from _claim_prefixes(tree, rows, reuse)
 
 
 def _claim_process(process: Arrival, rows: Trace) -> Iterator[Claim]:
@@ -122,9 +126,8 @@ def _claim_process(process: Arrival, rows: Trace) -> Iterator[Claim]:
         yield from claim_arrivals(process, read_due_s(rows.requests), rows.manifest.duration_s)
 
 
-def _claim_prefixes(tree: PrefixTree, rows: Trace) -> Iterator[Claim]:
+def _claim_prefixes(tree: PrefixTree, rows: Trace, found: Reuse) -> Iterator[Claim]:
     """Tokens that are shared, or served; by the columns of the format where a chat template takes part."""
-    found = measure_reuse(rows, tree.block_tokens)
     stated, shared = (read_integers(rows.requests[name]) for name in ("input_tokens", "shared_tokens"))
     total, has_template = int(stated.sum()), found.input_tokens != int(stated.sum())
     if tree.hit_rate is not None:

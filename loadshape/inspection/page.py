@@ -67,9 +67,7 @@ def _write_section(section: Section) -> str:
 def _write_table(rows: Sequence[Row], head: Row = ()) -> str:
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     kind = ' class="numbers"' if head else ""
-    lines = "\n".join(
-        f"<tr><th>{escape(label)}</th>{''.join(map(_write_cell, cells))}</tr>" for label, *cells in rows
-    )
+    lines = "\n".join(f"<tr><th>{escape(label)}</th>{''.join(map(_write_cell, cells))}</tr>" for label, *cells in rows)
     return f'<div class="scroll"><table{kind}><thead><tr>{top}</tr></thead><tbody>\n{lines}\n</tbody></table></div>'
 
 
@@ -135,7 +133,9 @@ def _draw_grid(grid: Grid) -> str:
     for (row, column), count in np.ndenumerate(grid.counts):
         if count:
             x, y = _LEFT + column * _CELL, floor - (row + 1) * _CELL
-            told = f"{grid.row_title} {grid.rows[row]:,.0f}+, {grid.column_title} {grid.columns[column]:,.0f}+: {count:,}"
+            told = (
+                f"{grid.row_title} {grid.rows[row]:,.0f}+, {grid.column_title} {grid.columns[column]:,.0f}+: {count:,}"
+            )
             shapes.append(
                 f'<rect class="cell" x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" '
                 f'opacity="{max(0.08, math.sqrt(count) / most):.2f}"><title>{escape(told)}</title></rect>'

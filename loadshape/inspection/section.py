@@ -110,7 +110,9 @@ def _say_claims(claims: Sequence[Claim], silence: str) -> Section:
     title = "Declared and come out"
     known = [claim for claim in claims if claim.found is not None]
     if not known:
-        return Section(title, notes=[silence or "nothing of what is declared is at random, or it is too little to judge"])
+        return Section(
+            title, notes=[silence or "nothing of what is declared is at random, or it is too little to judge"]
+        )
     rows = [
         (
             claim.name,
@@ -165,8 +167,7 @@ def _say_lengths(inputs: Lengths, outputs: Lengths) -> Section:
         for name, found in (("input", inputs), ("output", outputs))
     ]
     series = [
-        _draw_histogram(name, "tokens", found.histogram)
-        for name, found in (("input", inputs), ("output", outputs))
+        _draw_histogram(name, "tokens", found.histogram) for name, found in (("input", inputs), ("output", outputs))
     ]
     return Section("Lengths", rows, head, series=series)
 
@@ -183,7 +184,10 @@ def _say_reuse(found: Reuse) -> Section:
     none, every = (int((found.request_hits == part).sum()) for part in (0, 1))
     rows = [
         ("hit rate", f"{show_number(found.hit_rate, '%')} of {found.blocks:,} blocks, in a cache without limit"),
-        ("served", f"{show_number(found.served_share, '%')} of {found.input_tokens:,} tokens: whole blocks, never the last"),
+        (
+            "served",
+            f"{show_number(found.served_share, '%')} of {found.input_tokens:,} tokens: whole blocks, never the last",
+        ),
         ("shared", f"{show_number(found.shared_share, '%')} of tokens, whatever the block"),
         ("by request", f"p50 {p50:.0%}, p90 {p90:.0%} of its blocks; {none:,} find nothing, {every:,} all"),
         ("longest", f"{found.longest_shared_tokens:,} tokens shared with an earlier request"),
@@ -237,11 +241,17 @@ def _say_load(found: Load, kv_tokens: int | None) -> Section:
 def _say_sessions(found: Sessions) -> Section:
     rows = [
         ("sessions", f"{found.count:,}, {found.alone:,} of one turn"),
-        ("turns", f"{show_number(found.mean_turns)} on average, p50 {found.median_turns}, at most {found.most_turns:,}"),
+        (
+            "turns",
+            f"{show_number(found.mean_turns)} on average, p50 {found.median_turns}, at most {found.most_turns:,}",
+        ),
     ]
     if found.think_p50_s is not None:
         rows.append(
-            ("pauses", f"p50 {format_duration(found.think_p50_s)}, p90 {format_duration(found.think_p90_s)} before a turn")
+            (
+                "pauses",
+                f"p50 {format_duration(found.think_p50_s)}, p90 {format_duration(found.think_p90_s)} before a turn",
+            )
         )
     return Section("Sessions", rows)
 

@@ -54,9 +54,7 @@ def _write_section(section: Section, marks: str) -> Iterator[str]:
 
 def _write_pairs(rows: Iterable[Row]) -> Iterator[str]:
     for label, *cells in rows:
-        yield from textwrap.wrap(
-            "  ".join(cells), WIDTH, initial_indent=f"  {label:<17}", subsequent_indent=" " * 19
-        )
+        yield from textwrap.wrap("  ".join(cells), WIDTH, initial_indent=f"  {label:<17}", subsequent_indent=" " * 19)
 
 
 def _align(rows: Sequence[Row]) -> Iterator[str]:

@@ -71,17 +71,20 @@ class Recognizers:
     def find(self, texts: Sequence[str]) -> list[list[Span]]:
         """Return, for each of the texts of one conversation, all spans that any rule accepts; unsorted."""
         code = [find_code(text) for text in texts]
-        found = [list(self._match(text, fences)) for text, fences in zip(texts, code, strict=True)]
+        tried = list(self._choose("\n".join(texts), self._entries))
+        found = [list(self._match(text, fences, tried)) for text, fences in zip(texts, code, strict=True)]
         for name in self._models:
             self._find_names(name, texts, code, found)
         return found
 
-    def _match(self, text: str, fences: Sequence[tuple[int, int]]) -> Iterator[Span]:
+    def _choose(self, text: str, entries: Iterable[_Entry]) -> Iterator[_Entry]:
+        """Yield those that may find something: asked of a whole conversation first, most have nothing to look for."""
         lower = text.lower()
         held = cache(lambda need: self._needs[need](text, lower))  # rules share needs
-        for entry in self._entries:
-            if entry.rule.needs and not any(map(held, entry.rule.needs)):
-                continue
+        return (entry for entry in entries if not entry.rule.needs or any(map(held, entry.rule.needs)))
+
+    def _match(self, text: str, fences: Sequence[tuple[int, int]], tried: Sequence[_Entry]) -> Iterator[Span]:
+        for entry in self._choose(text, tried):
             conditions = entry.conditions
             for start, end, given in entry.matcher(text):
                 score = conditions.weigh(text, start, end, given)
@@ -181,7 +184,7 @@ def digest_packages(names: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _digest_package(name: str) -> str:
-    files = importlib.metadata.distribution(name).files or []  # RECORD has a hash of each, but of what was compiled here
+    files = importlib.metadata.distribution(name).files or []  # with a hash of each, but of what was compiled here
     return digest_json(sorted((str(it), it.hash.value) for it in files if it.hash and ".dist-info" not in it.parts[0]))
 
 

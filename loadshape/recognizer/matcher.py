@@ -43,10 +43,10 @@ def load_matcher(rule: Rule, policy: Policy) -> Matcher:
 
 
 def compile_need(need: str) -> Need:
-    """Return a test of (a text, the same in lower case): does it hold *need*?"""
+    """Return a test of (one text or more lines of them, the same in lower case): is *need* anywhere in there?"""
     word = need.replace("\\.", ".").lower()
     if _SPECIAL.search(need.replace("\\.", "")):
-        search = re.compile(need).search
+        search = re.compile(need, re.MULTILINE).search
         return lambda text, lower: bool(search(text))
     return lambda text, lower: word in lower
 

@@ -2,8 +2,8 @@
 #
 # Law: a list of what is wanted, never a copy of what was said: a server's own account of itself holds tokens of model
 # hubs, paths and process numbers beside what matters. A fact that it does not tell is not there, and one that is told
-# elsewhere (/version, /models) is not kept twice: one change would look like two. Two pages of vLLM have facts, and both
-# may be missing:
+# elsewhere (/version, /models) is not kept twice: one change would look like two. Two pages of vLLM have facts, and
+# both may be missing:
 #
 #     /metrics       the labels of vllm:cache_config_info: blocks, their size, whether prefixes are cached
 #     /server_info   with VLLM_SERVER_DEV_MODE=1: model, revision, dtype, quantization, parallelism, GPUs, driver

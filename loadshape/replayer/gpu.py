@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 from loadshape.replayer.samples import Sample
 from loadshape.replayer.scrape import Watched
@@ -42,7 +43,7 @@ def watch_gpus() -> list[Watched]:
     for reasons in REASONS:
         try:
             if _query(reasons):
-                return [Watched(None, lambda: parse_gpus(_query(reasons)))]
+                return [Watched(None, partial(_take, reasons))]
         except (OSError, subprocess.SubprocessError):
             continue
     return []
@@ -58,6 +59,10 @@ def parse_gpus(text: str) -> Iterator[Sample]:
                 yield Sample(name, labels, value * unit)
         if len(cells) > len(FIELDS) and cells[-1].startswith("0x"):
             yield Sample("gpu_throttle_reasons", labels, float(int(cells[-1], 16)))
+
+
+def _take(reasons: str) -> Iterator[Sample]:
+    return parse_gpus(_query(reasons))
 
 
 def _query(reasons: str) -> str:

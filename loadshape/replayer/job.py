@@ -39,7 +39,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse a window that lies nowhere. Raises InputError."""
         if not (0 <= self.after_s < math.inf and 0 < self.for_s < math.inf):
             raise InputError(
-                f"profile: expected after_s of 0 seconds or more, and for_s of more, found {self.after_s} and {self.for_s}"
+                f"profile: expected after_s of 0 seconds or more, and for_s of more than 0, "
+                f"found {self.after_s} and {self.for_s}"
             )
 
 
@@ -108,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not 0 <= self.prometheus_port < 1 << 16:
             raise InputError(f"prometheus_port: expected 1 to 65535, or 0 for none, found {self.prometheus_port}")
         if self.scrape_s and not MIN_SCRAPE_S <= self.scrape_s < math.inf:
-            raise InputError(f"scrape_s: expected {MIN_SCRAPE_S:g} seconds or more, or 0 for none, found {self.scrape_s}")
+            raise InputError(f"scrape_s: expected {MIN_SCRAPE_S:g} s or more, or 0 for none, found {self.scrape_s}")
         if self.isolation not in ISOLATIONS:
             raise InputError(f"isolation: expected one of {', '.join(ISOLATIONS)}, found {self.isolation!r}")
         if self.tenant_header:

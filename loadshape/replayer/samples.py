@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 def parse_page(text: str, wanted: Collection[str]) -> Iterator[Sample]:
     """Yield the samples of a page whose names are *wanted*, in the order of the page."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name = line.partition("{")[0].partition(" ")[0]
         if name in wanted and (sample := _parse_line(line)) is not None:
             yield sample

@@ -148,7 +148,9 @@ class Scraper:
         self._stream.write_batch(batch.set_column(1, SAMPLES.field("at_ns"), at_ns))
 
 
-def watch_targets(targets: Sequence[Target], addresses: Sequence[Sequence[str]], chosen: Iterable[int]) -> list[Watched]:
+def watch_targets(
+    targets: Sequence[Target], addresses: Sequence[Sequence[str]], chosen: Iterable[int]
+) -> list[Watched]:
     """Return the servers of those *targets*, by number, that are *chosen*."""
     return [Watched(number, _ask_metrics(targets[number], addresses[number][0])) for number in chosen]
 

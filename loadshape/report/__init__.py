@@ -18,7 +18,20 @@ from loadshape.errors import InputError
 from loadshape.experiment import Experiment
 from loadshape.gate import Decision
 from loadshape.replication import Replication
-from loadshape.report import contrast, curve, document, ledger, page, parts, repeats, ruling, text, translation
+from loadshape.report import (
+    contrast,
+    contrast_page,
+    curve,
+    curve_page,
+    document,
+    ledger,
+    page,
+    parts,
+    repeats,
+    ruling,
+    text,
+    translation,
+)
 from loadshape.saturation import Curve
 from loadshape.search import Found
 from loadshape.summary import Summary
@@ -31,11 +44,15 @@ FORMS: dict[type, dict[str, Callable[[Any], str]]] = {
     Verdict: {"text": text.write_verdict, "json": document.write_verdict, "html": page.write_verdict},
     Breakdown: {"text": parts.write_text, "json": parts.write_document},
     Translation: {"text": translation.write_text, "json": translation.write_document},
-    Comparison: {"text": contrast.write_text, "json": contrast.write_document},
-    Curve: {"text": curve.write_curve, "json": curve.write_curve_document},
+    Comparison: {
+        "text": contrast.write_text,
+        "json": contrast.write_document,
+        "html": contrast_page.write_comparison,
+    },
+    Curve: {"text": curve.write_curve, "json": curve.write_curve_document, "html": curve_page.write_curve},
     Experiment: {"text": ledger.write_text, "json": ledger.write_document, "html": ledger.write_page},
     Replication: {"text": repeats.write_text, "json": repeats.write_document},
-    Found: {"text": curve.write_search, "json": curve.write_search_document},
+    Found: {"text": curve.write_search, "json": curve.write_search_document, "html": curve_page.write_search},
     Decision: {"text": ruling.write_text, "json": ruling.write_document, "markdown": ruling.write_markdown},
 }
 

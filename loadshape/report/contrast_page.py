@@ -2,8 +2,8 @@
 #
 # Law: the contract first, then what was decided, then every effect as an interval against the margin of
 # indifference, the shift of the distributions, and the same requests paired. A point without an interval is drawn
-# hollow: nobody knows how sure it is. Layout only: what was changed, and whether that is sure, comparison.py and effect.py
-# say.
+# hollow: nobody knows how sure it is. Layout only: what was changed, and whether that is sure, comparison.py and
+# effect.py say.
 #
 # The plot of effects is a forest plot (S. Lewis and M. Clarke, "Forest plots: trying to see the wood and the trees",
 # BMJ 322, 2001). Ratios are drawn on a logarithmic axis, where half and double are equally far from no change;
@@ -31,6 +31,7 @@ from loadshape.report.figure import (
     SMALLEST_S,
     Figure,
     Mark,
+    count_decades,
     draw_line,
     mark_value,
     scale_time,
@@ -51,6 +52,7 @@ from loadshape.stats import Floats
 from loadshape.summary import Summary
 
 _COLORS = {"better": "--good", "worse": "--bad", "equivalent": "--ok", "inconclusive": "--muted", "unknown": "--muted"}
+_FORESTS = 2  # figures that belong above the table of effects
 _DRAWN = 200_000  # values from which a curve is drawn
 _WIDEST = math.log(8.0)  # a plot of ratios shows at most an eighth to eight times
 
@@ -58,14 +60,15 @@ _WIDEST = math.log(8.0)  # a plot of ratios shows at most an eighth to eight tim
 def write_comparison(comparison: Comparison) -> str:
     """Return the comparison as one page. Raises MissingExtra when plotly is not installed."""
     figures = draw_comparison(comparison)
-    headline = contrast.tell_headline(comparison)
+    headline, places = contrast.tell_headline(comparison), write_figures(figures)
     sections = [
         "<h1>Comparison</h1>",
         f"<p class='lead'>{escape(_name_sides(comparison))}</p>",
         f'<section class="verdict">{_write_decisions(comparison)}</section>',
         write_section("Contract: what was changed", _write_changes(comparison)),
+        *places[:_FORESTS],
         write_section("Effects", _write_effects(comparison.effects)),
-        *write_figures(figures),
+        *places[_FORESTS:],
         write_section("For what this holds", _write_items(comparison.conditions)),
         write_folded("Runs", write_pairs(_list_runs(comparison))),
         "<footer>This file needs no network.</footer>",
@@ -88,15 +91,15 @@ def draw_comparison(comparison: Comparison) -> list[Figure]:
 
 def _draw_ratios(effects: Sequence[Effect], margin: float) -> Figure:
     caption = (
-        "The change of every reading, after against before, with its 95 % interval. Shaded: the margin of indifference. "
-        "Better or worse is what lies beyond it altogether; equivalent what lies within; a hollow mark has no interval."
+        "The change of every reading, after against before, with its 95 % interval. Shaded: the margin of "
+        "indifference. Better or worse is what lies beyond it altogether; equivalent what lies within; a hollow mark "
+        "has no interval."
     )
     known = [it for it in effects if it.size and 0 < it.size < math.inf]
     reach = max((abs(math.log(value)) for it in known for value in _list_ends(it) if 0 < value < math.inf), default=0.0)
     reach = min(max(1.15 * reach, 3 * math.log1p(margin)), _WIDEST)
     layout = _lay_forest(known) | {
-        "xaxis": {"title": {"text": "change"}, "type": "log", "range": [-reach / math.log(10), reach / math.log(10)]}
-        | _tick_ratios(reach),
+        "xaxis": _scale_ratios("change", reach),
         "shapes": [shade_range(1 / (1 + margin), 1 + margin), mark_value(1.0)],
     }
     return Figure("Effects against the margin", caption, _draw_forest(known), layout)
@@ -160,21 +163,27 @@ def _bound_ends(effect: Effect) -> tuple[float, float]:
     return max(sure.low, floor), min(sure.high, 1.0 if effect.is_share else math.exp(2 * _WIDEST))
 
 
-def _finite(value: float) -> float:
-    return max(value, 0.0) if math.isfinite(value) else 0.0
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) and value > 0 else None  # none is drawn, not one of no length
 
 
 def _lay_forest(effects: Sequence[Effect]) -> dict[str, Any]:
     names = [contrast.list_cells(it)[0] for it in effects]
     order = {"type": "category", "categoryorder": "array", "categoryarray": names[::-1]}
-    return {"height": 130 + 26 * len(effects), "yaxis": order}
+    return {
+        "height": 130 + 26 * len(effects),
+        "yaxis": order | {"range": [-0.7, len(effects) - 0.3]},
+        "showlegend": True,
+    }
 
 
-def _tick_ratios(reach: float) -> dict[str, Any]:
-    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-    step = next((it for it in steps if reach / math.log1p(it) <= 4.5), 1.0)
-    at = [(1 + step) ** power for power in range(-5, 6)]
-    return {"tickmode": "array", "tickvals": at, "ticktext": [f"{100 * (value - 1):+.3g} %" for value in at]}
+def _scale_ratios(title: str, reach: float) -> dict[str, Any]:
+    """A logarithmic axis from 1 / e^reach to e^reach, with ticks at round percentages, or at halves and doubles."""
+    step = next((it for it in (0.01, 0.02, 0.05, 0.1) if math.expm1(reach) <= 5.5 * it), None)
+    at = [1 + step * place for place in range(-5, 6)] if step else [2.0**power for power in range(-3, 4)]
+    ticks = {"tickmode": "array", "tickvals": at, "ticktext": [f"{100 * (value - 1):+.3g} %" for value in at]}
+    ends = [-reach / math.log(10), reach / math.log(10)]
+    return {"title": {"text": title}, "type": "log", "range": ends} | ticks
 
 
 def _draw_shifts(comparison: Comparison) -> Figure:
@@ -205,9 +214,11 @@ def _draw_distributions(comparison: Comparison, metric: str) -> Figure:
     label, ladder = contrast.LABELS[metric], np.r_[np.linspace(0, 0.99, 100), 0.995, 0.999, 1.0]
     caption = f"Cumulative share of requests by {label}; one line a run."
     data: list[Mark] = []
+    ends: list[float] = []
     sides = (("before", comparison.before, "--muted", "dot"), ("after", comparison.after, "--ok", "solid"))
     for name, runs, color, dash in sides:
         samples = [values for it in runs if len(values := _draw_values(it, metric))]
+        ends += [end for values in samples for end in (float(values.min()), float(values.max()))]
         style = style_line(color, dash) | {"legendgroup": name, "hovertemplate": "%{x:.3s}s: %{y:.1%}"}
         data += [
             draw_line(np.maximum(np.quantile(values, ladder), SMALLEST_S), ladder, name, style | {"showlegend": not at})
@@ -215,7 +226,7 @@ def _draw_distributions(comparison: Comparison, metric: str) -> Figure:
         ]
     layout = {
         "height": 340,
-        "xaxis": scale_time(label),
+        "xaxis": scale_time(label, decades=count_decades(ends)),
         "yaxis": {"title": {"text": "share of requests"}, "range": [0, 1.02]} | QUARTERS,
     }
     return Figure(f"Distribution of {label}, before and after", caption, data, layout, metric)
@@ -228,24 +239,20 @@ def _draw_values(summary: Summary, metric: str) -> Floats:
 
 def _draw_pairings(comparison: Comparison) -> Figure:
     data, ladder, looks = [], np.linspace(0, 1, 201), {"ttft": "--ok", "tpot": "--warn", "e2e": "--good"}
-    told = []
+    told, reach = [], 2 * math.log1p(comparison.margin)
     for it in comparison.pairings:
         change = np.exp(pair_changes(comparison.before, comparison.after, it.metric))
         style = style_line(looks[it.metric]) | {"hovertemplate": "at most %{x:.2f} times: %{y:.0%} of requests"}
         data.append(draw_line(np.quantile(change, ladder), ladder, contrast.LABELS[it.metric], style))
+        reach = max(reach, *np.abs(np.log(np.quantile(change, (0.01, 0.99)))))
         told.append(f"{contrast.LABELS[it.metric]}: {contrast.tell_pairing(it)}")
     layout = {
         "height": 340,
-        "xaxis": {"title": {"text": "after / before of one and the same request"}, "type": "log"} | _tick_factors(),
+        "xaxis": _scale_ratios("change of one and the same request", min(float(reach), _WIDEST)),
         "yaxis": {"title": {"text": "share of requests"}, "range": [0, 1.02]} | QUARTERS,
         "shapes": [shade_range(1 / (1 + comparison.margin), 1 + comparison.margin), mark_value(1.0)],
     }
     return Figure("The same requests, before and after", f"{'. '.join(told)}.", data, layout)
-
-
-def _tick_factors() -> dict[str, Any]:
-    at = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)
-    return {"tickmode": "array", "tickvals": list(at), "ticktext": [f"{value:g}" for value in at]}
 
 
 def _write_changes(comparison: Comparison) -> str:
@@ -290,6 +297,4 @@ def _name_sides(comparison: Comparison) -> str:
 
 def _write_decisions(comparison: Comparison) -> str:
     counts = Counter(it.decision for it in comparison.effects)
-    return " ".join(
-        f'<span class="decision {name}">{counts[name]} {name}</span>' for name in _COLORS if counts[name]
-    )
+    return " ".join(f'<span class="decision {name}">{counts[name]} {name}</span>' for name in _COLORS if counts[name])

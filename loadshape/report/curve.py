@@ -18,7 +18,7 @@ from loadshape.report.ruling import describe_reading
 from loadshape.saturation import Curve, Point, Scaling, find_knee, fit_scaling
 from loadshape.search import Found
 
-_COLUMNS = {
+COLUMNS = {
     "offered_hz": "offered",
     "request_hz": "completed",
     "output_tokens_per_s": "output",
@@ -33,9 +33,9 @@ _BAR = 24
 
 def write_curve(curve: Curve) -> str:
     """Return a sweep as text."""
-    rows = [(curve.key, *_COLUMNS.values(), "instrument"), *map(_list_cells, curve.points)]
+    rows = [(curve.key, *COLUMNS.values(), "instrument"), *map(list_cells, curve.points)]
     lines = [f"{curve.key} swept over {len(curve.points)} levels", "", *_align(rows), "", *_draw_bars(curve.points)]
-    return "\n".join([*lines, "", *_tell_labels(curve), ""])
+    return "\n".join([*lines, "", *tell_labels(curve), ""])
 
 
 def write_curve_document(curve: Curve) -> str:
@@ -56,7 +56,7 @@ def write_curve_document(curve: Curve) -> str:
 def write_search(found: Found) -> str:
     """Return the result of a search as text."""
     trials = ((f"{it.level:g}", f"{it.length_s:g} s", it.status) for it in found.result.trials)
-    lines = [_headline(found), "", *_align([("level", "length", "status"), *trials]), ""]
+    lines = [tell_headline(found), "", *_align([("level", "length", "status"), *trials]), ""]
     for level, decision in found.decisions.items():
         lines.append(f"  {level:g}: {decision.headline}")
         lines += (f"      {it.objective.text}: {it.reading}" for it in decision.rulings)
@@ -82,7 +82,8 @@ def write_search_document(found: Found) -> str:
     )
 
 
-def _headline(found: Found) -> str:
+def tell_headline(found: Found) -> str:
+    """Return what a search came to, in one sentence."""
     lower, upper = found.result.lower, found.result.upper
     if lower is None:
         return f"no level keeps the gate: {found.result.reason} (not kept at {upper:g})"
@@ -90,7 +91,8 @@ def _headline(found: Found) -> str:
     return f"the gate is kept at {lower:g}, and {above}: {found.result.reason}"
 
 
-def _tell_labels(curve: Curve) -> Iterator[str]:
+def tell_labels(curve: Curve) -> Iterator[str]:
+    """Yield what is told of the curve beside its points: the knee and the fit, as labels."""
     knee = find_knee(curve.points)
     span = f"{curve.points[0].level:g} to {curve.points[-1].level:g}"
     if knee is not None:
@@ -113,8 +115,9 @@ def _describe_point(point: Point) -> dict[str, Any]:
     return {"level": point.level, "runs": point.runs, "verdict": point.verdict, "readings": readings}
 
 
-def _list_cells(point: Point) -> tuple[str, ...]:
-    shown = (point.readings[name] for name in _COLUMNS)
+def list_cells(point: Point) -> tuple[str, ...]:
+    """Return a point as cells: its level, the readings of COLUMNS, and the verdict on its runs."""
+    shown = (point.readings[name] for name in COLUMNS)
     return (f"{point.level:g}", *(show_value(it.value, it.unit) for it in shown), point.verdict)
 
 

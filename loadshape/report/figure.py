@@ -42,11 +42,14 @@ def draw_line(x: ArrayLike, y: ArrayLike, name: str, style: Mark) -> Mark:
 
 
 def draw_points(x: ArrayLike, y: ArrayLike, name: str, bounds: Sequence[tuple[float, float]], style: Mark) -> Mark:
-    """Return marks with the interval of each as bars in y; *bounds* are (low, high), nan where there is none."""
+    """Return marks with the interval of each as bars in y; *bounds* are (low, high), nan where there is none.
+
+    A bar without an upper bound ends at three times its value.
+    """
     middle, ends = np.asarray(y, np.float64), np.asarray(bounds, np.float64).reshape(-1, 2)
-    below, above = (np.nan_to_num(np.abs(ends[:, side] - middle), posinf=0.0) for side in (0, 1))
-    bars = {"type": "data", "symmetric": False, "array": pack(above), "arrayminus": pack(below), "thickness": 1.5}
-    return {"type": "scatter", "mode": "markers", "name": name, "x": pack(x), "y": pack(y), "error_y": bars} | style
+    above = np.where(np.isposinf(ends[:, 1]), 2 * np.abs(middle), ends[:, 1] - middle)
+    bars = {"type": "data", "symmetric": False, "array": pack(above), "arrayminus": pack(middle - ends[:, 0])}
+    return draw_line(x, y, name, {"mode": "markers", "error_y": bars | {"thickness": 1.5}} | style)
 
 
 def style_line(color: str, dash: str = "solid", axis: str = "y") -> Mark:
@@ -61,6 +64,13 @@ def scale_time(title: str, *, decades: float = 2.0, **more: Any) -> dict[str, An
     at_s = [digit * 10.0**power for power in range(-7, 5) for digit in digits]
     ticks = {"tickmode": "array", "tickvals": at_s, "ticktext": [_label_tick(value) for value in at_s]}
     return {"title": {"text": title, "standoff": 10}, "type": "log"} | ticks | more
+
+
+def count_decades(values: ArrayLike) -> float:
+    """Return how many decades positive values span; 0 for none."""
+    kept = np.asarray(values, np.float64)
+    kept = kept[np.isfinite(kept) & (kept > 0)]
+    return float(np.log10(kept.max() / kept.min())) if len(kept) else 0.0
 
 
 def scale_tokens(title: str, **more: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@
     font: { family: "system-ui, sans-serif", size: 13, color: "--ink" }, hoverlabel: { align: "left" },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", hovermode: "closest",
     modebar: { bgcolor: "transparent", color: "--muted", activecolor: "--ink" },
-    margin: { l: 64, r: 48, t: 24, b: 48 }, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" },
+    margin: { l: 64, r: 48, t: 24, b: 48 }, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
   };
   const axis = { gridcolor: "--rule", linecolor: "--rule", zeroline: false, automargin: true };
 

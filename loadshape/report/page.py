@@ -8,12 +8,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
+from loadshape.breakdown import KINDS, Breakdown, break_down
 from loadshape.contract import list_facts
-from loadshape.report import plots, tables
+from loadshape.errors import InputError
+from loadshape.report import parts, plots, tables
+from loadshape.report.serving import list_serving
 from loadshape.report.skeleton import (
     write_cards,
     write_figures,
@@ -47,7 +50,9 @@ def write_summary(summary: Summary) -> str:
         write_section("Targets", write_numbers(tables.TARGET_HEAD, tables.list_targets(summary))),
         write_section("Rate", write_table(tables.list_rates(summary), number_cells=1)),
         write_section("Outcomes", _write_outcomes(summary)),
+        write_section("Server", write_pairs(list_serving(summary))),
         *write_figures(figures),
+        *(write_folded(f"By {found.by}", _write_parts(found)) for found in _divide(summary)),
         write_folded("All checks of the instrument", _write_checks(summary.verdict.checks)),
         write_folded("Contract: what a comparison looks at", _write_contract(summary)),
         write_folded("Environment", write_pairs(_flatten(summary.log.environment))),
@@ -120,6 +125,22 @@ def _write_latencies(summary: Summary) -> str:
 def _write_outcomes(summary: Summary) -> str:
     rows = [Row("", it.label, (*it.cells[:2], "; ".join(it.cells[2:]))) for it in tables.list_outcomes(summary)]
     return write_table(rows, number_cells=2)
+
+
+def _divide(summary: Summary) -> Iterator[Breakdown]:
+    """Every breakdown that tells parts from one another; what the log cannot tell is left out."""
+    for by in KINDS:
+        try:
+            found = break_down(summary, by)
+        except InputError:
+            continue
+        if len(found.parts) > 1:
+            yield found
+
+
+def _write_parts(found: Breakdown) -> str:
+    rows = [Row("", cells[0], cells[1:]) for cells in map(parts.list_counts, found.parts)]
+    return write_numbers(parts.COUNTS, rows)
 
 
 def _write_checks(checks: Iterable[Check]) -> str:

@@ -18,14 +18,14 @@ from loadshape.summary import Distribution
 from loadshape.units import format_duration, format_rate
 from loadshape.validity.finding import show_share
 
-_COUNTS = ("", "requests", "ok", "good", "output", "TTFT p50", "p95", "p99")
+COUNTS = ("", "requests", "ok", "good", "output", "TTFT p50", "p95", "p99")
 _SPANS = ("", "TPOT p50", "p95", "p99", "E2E p50", "p95", "p99")
 _NAME_LIMIT = 28
 
 
 def write_text(breakdown: Breakdown) -> str:
     """Return the breakdown as a table of text."""
-    counts = _align([_COUNTS, *map(_list_counts, breakdown.parts)])
+    counts = _align([COUNTS, *map(list_counts, breakdown.parts)])
     spans = _align([_SPANS, *map(_list_spans, breakdown.parts)])
     return "\n".join([f"By {breakdown.by}", *counts, "", *spans]) + "\n"
 
@@ -40,7 +40,8 @@ def describe_parts(breakdown: Breakdown) -> dict[str, Any]:
     return {"by": breakdown.by, "parts": [asdict(part) for part in breakdown.parts]}
 
 
-def _list_counts(part: Part) -> tuple[str, ...]:
+def list_counts(part: Part) -> tuple[str, ...]:
+    """Return a part as cells under COUNTS: its name, requests, those that were ok and good, tokens/s and TTFT."""
     good = "n/a" if part.attainment is None else show_share(part.attainment)
     rate = format_rate(part.output_tokens_per_s, "tok")
     ok = f"{part.outcomes.get('ok', 0):,}"

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from loadshape import metrics
-from loadshape.report.crowd import BINS, scatter_all, scatter_outcomes, show_legend, slice_time, trend
+from loadshape.report.crowd import scatter_all, scatter_outcomes, show_legend, slice_time, trend
 from loadshape.report.figure import (
     QUARTERS,
     SMALLEST_S,
     Figure,
-    Mark,
     draw_line,
     label_value,
     mark_value,
@@ -28,6 +27,7 @@ from loadshape.report.figure import (
     shade_range,
     style_line,
 )
+from loadshape.report.flight import draw_flight
 from loadshape.report.waterfall import draw_waterfall
 from loadshape.stats import Floats, Integers, count_floor
 from loadshape.summary import Distribution, Summary
@@ -46,7 +46,7 @@ def draw_figures(summary: Summary) -> list[Figure]:
         *(_draw_distribution(summary, name) for name in ("ttft", "e2e", "icl")),
         _draw_input(summary),
         _draw_heat(summary),
-        _draw_flight(summary),
+        draw_flight(summary, _mark_window(summary)),
         draw_waterfall(summary.log.requests),
         _draw_lengths(summary),
         _draw_gaps(summary),
@@ -219,14 +219,12 @@ def _count_cells(summary: Summary, times: Floats) -> tuple[Integers, Floats]:
     """Tokens in each cell of (gap a token, time), and the edges over the gap."""
     gaps = summary.gaps
     parts = [slice(start, start + _PART) for start in range(0, len(gaps.gap_ns), _PART)]
-    smallest = np.log10(SMALLEST_S)
-    spread = [np.maximum(np.log10(np.maximum(gaps.gap_ns[it], 1) / gaps.tokens[it] / 1e9), smallest) for it in parts[:4]]
-    low = min(float(it.min()) for it in spread)
-    high = np.log10(float(gaps.gap_ns.max()) / 1e9 + SMALLEST_S)
-    step = max((high - low) / _CELLS[1], 1e-3)
+    low = np.log10(max(min(float(_spread_gaps(summary, it).min()) for it in parts), SMALLEST_S))
+    high = max(np.log10(float(gaps.gap_ns.max()) / 1e9), low + 0.05)
+    step = (high - low) / _CELLS[1]
     counts = np.zeros((_CELLS[1], len(times) - 1), np.int64)
     for it in parts:
-        height = np.log10(np.maximum(gaps.gap_ns[it], 1) / gaps.tokens[it] / 1e9)
+        height = np.log10(np.maximum(_spread_gaps(summary, it), SMALLEST_S))
         row = np.clip((height - low) / step, 0, _CELLS[1] - 1).astype(np.int64)
         column = np.clip(gaps.end_us[it] / 1e6 / times[1], 0, len(times) - 2).astype(np.int64)
         cells = np.bincount(row * counts.shape[1] + column, gaps.tokens[it], counts.size)
@@ -234,27 +232,10 @@ def _count_cells(summary: Summary, times: Floats) -> tuple[Integers, Floats]:
     return counts, 10 ** (low + step * np.arange(_CELLS[1] + 1))
 
 
-def _draw_flight(summary: Summary) -> Figure:
-    requests = summary.log.requests
-    begun_s, done_s = (metrics.read_stamp_s(requests, of) for of in ("begun", "done"))
-    end_s = max(float(np.fmax.reduce(times, initial=0.0)) for times in (begun_s, done_s))
-    caption = "Requests begun and not yet done, as the client saw them."
-    if end_s <= 0:
-        return Figure("In flight", caption, [], {})
-    fine = np.linspace(0, end_s, 2 * BINS)
-    data: list[Mark] = [draw_line(fine, _count_held(begun_s, done_s, fine), "in flight", style_line("--ink"))]
-    layout = {
-        "height": 300,
-        "xaxis": {"title": {"text": "time (s)"}},
-        "yaxis": {"title": {"text": "requests"}, "rangemode": "tozero"},
-        "shapes": _mark_window(summary),
-    }
-    return Figure("In flight", caption, data, layout)
-
-
-def _count_held(begun_s: Floats, done_s: Floats, at_s: Floats) -> Integers:
-    starts, ends = (np.sort(times[~np.isnan(times)]) for times in (begun_s, done_s))
-    return np.searchsorted(starts, at_s, "right") - np.searchsorted(ends, at_s, "right")
+def _spread_gaps(summary: Summary, part: slice) -> Floats:
+    """Each gap in seconds, spread over the tokens of its read."""
+    gaps = summary.gaps
+    return np.asarray(gaps.gap_ns[part] / gaps.tokens[part] / 1e9, np.float64)
 
 
 def _draw_lengths(summary: Summary) -> Figure:

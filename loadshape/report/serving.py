@@ -39,9 +39,9 @@ def _tell_server(server: Server, *, several: bool) -> Iterator[tuple[str, str]]:
     if several:
         yield f"target {server.target}", clean_text(server.url)
     if server.running and server.waiting:
-        told = f"running {_tell_level(server.running)}, waiting {_tell_level(server.waiting)}"
+        queue = f"running {_tell_level(server.running)}, waiting {_tell_level(server.waiting)}"
         preempted = "" if server.preemptions is None else f"; {server.preemptions:,.0f} preemptions"
-        yield "queue", f"{told}{preempted}; {server.samples} samples"
+        yield "queue", f"{queue}{preempted}; {server.samples} samples"
     yield from _tell_cache(server)
     counted = (("prompt", server.prompt), ("output", server.completion))
     both = [f"{_count(it.server)} {name} (here {_count(it.log)})" for name, it in counted if it.server is not None]
@@ -69,7 +69,7 @@ def _tell_cache(server: Server) -> Iterator[tuple[str, str]]:
         yield "KV cache", "; ".join((used, *room))
     if server.hit_share is not None:
         declared = "" if server.declared_share is None else f"; the trace shares {show_share(server.declared_share)}"
-        yield "prefix cache", f"{show_share(server.hit_share)} of the prompt tokens{declared}"
+        yield "prefix hits", f"{show_share(server.hit_share)} of the prompt tokens{declared}"
 
 
 def _tell_gpu(gpu: Gpu) -> str:

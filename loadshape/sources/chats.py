@@ -141,8 +141,6 @@ def _describe(path: Path, name: str) -> Provenance:
         return Provenance(source=name, name=str(path), bytes=0, sha256="", note=note, retrieved_at=now)
     try:
         sha256, retrieved = digest_file(path), date_file(path)
-        return Provenance(
-            source=name, name=path.name, bytes=path.stat().st_size, sha256=sha256, retrieved_at=retrieved
-        )
+        return Provenance(source=name, name=path.name, bytes=path.stat().st_size, sha256=sha256, retrieved_at=retrieved)
     except OSError as problem:
         raise SourceError(f"{path}: expected a file in the format {name}; {problem.strerror}") from None

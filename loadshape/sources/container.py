@@ -89,7 +89,7 @@ def opening(path: Path) -> Iterator[io.BufferedReader]:
 
 @contextmanager
 def opening_anywhere(path: Path) -> Iterator[BinaryIO]:
-    """Open a file as `opening` does, for reading at any place: what is packed is unpacked into a file without a name."""
+    """Open a file as `opening` does, for reading at any place: a packed one is unpacked into a file without a name."""
     with opening(path) as file:
         if file.seekable():
             yield file

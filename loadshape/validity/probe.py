@@ -58,7 +58,7 @@ def _pair_values(log: Log) -> tuple[int, list[tuple[str, Floats, Floats]]]:
     ttft_s = metrics.measure(log.requests, "service_ttft")
     known = ~np.isnan(ttft_s)
     gaps = metrics.measure_gaps(log, number[metrics.is_outcome(log.requests, "ok")].astype(np.int64))
-    itl_s = np.repeat(gaps.gap_s / gaps.tokens, gaps.tokens)
+    itl_s = np.repeat(gaps.itl_s, gaps.tokens)
     of_probe = np.isin(np.repeat(gaps.request, gaps.tokens), number[probed])
     pairs = [("TTFT", ttft_s[known & probed], ttft_s[known & ~probed]), ("ITL", itl_s[of_probe], itl_s[~of_probe])]
     return int(np.count_nonzero(known & probed)), pairs

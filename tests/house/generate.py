@@ -171,6 +171,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "fixture.findings": write_columns(fixture.FINDING_SCHEMA),
     "fixture.manifest": write_fields(fixture.FixtureManifest),
     "log.requests": write_columns(log.REQUESTS),
+    "log.planned": write_columns(log.PLANNED),
     "log.reads": write_columns(log.READS),
     "log.health": write_columns(log.HEALTH),
     "log.run": write_fields(log.Run),
