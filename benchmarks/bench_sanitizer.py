@@ -2,8 +2,9 @@
 #
 # Limits: invented prose and code, repeated with other names and numbers, so the figures say how the cost
 # moves between versions and machines, not what a given data set will take; pass a ShareGPT file to know
-# that. CPU seconds of this process, one process, loading left out. Run it alone: a second busy core next to it
-# lowers the figure.
+# that. CPU seconds of this process (time.process_time), one process, loading left out. Run it alone: a
+# second busy core next to it lowers the figure. The invented prose has a phone number in every prompt, about
+# one a thousand characters, and phones are the dearest pattern: without models real talk is several times faster.
 #
 #     python benchmarks/bench_sanitizer.py [sharegpt.json]
 

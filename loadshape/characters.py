@@ -6,16 +6,21 @@
 #
 # Theory: the order matters. Invisible characters go first, as they can hide inside a token; then the text
 # is composed (NFC); then tokens are replaced by one blank, never by nothing, so that what stood left and
-# right of one cannot join to a new one. Recognizers read the filtered text; findings are reported in
-# the text as it was, so the filter keeps, where it changed anything, where each character came from.
+# right of one cannot join to a new one. Calls of tools go as whole JSON objects, found by their beginning: a
+# name, then arguments. JSON that is broken off, or longer than 64 Ki characters, is no call and stays.
+#
+# Recognizers read the filtered text; findings are reported in the text as it was, so the filter keeps, where it
+# changed anything, where each character came from.
 #
 # Sources: Unicode 15 chapters 23.2 (layout controls), 23.9 (tags), UAX 15 (NFC); the control tokens of
-# Llama 2 and 3, Mistral, Gemma, Qwen, ChatML, GPT-2, Phi and DeepSeek templates.
+# Llama 2 and 3, Mistral, Gemma, Qwen, ChatML, GPT-2, Phi and DeepSeek templates; the calls of Hermes, Llama 3,
+# Mistral, OpenAI, Anthropic and LangChain.
 
 """Remove control characters, invisible characters and chat-template tokens from text, and count them."""
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from array import array
@@ -25,7 +30,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 NAME = "control-sequence filter"
-VERSION = 2
+VERSION = 3
 
 _INVISIBLE = {
     "controls": "\x00-\x08\x0b-\x1f\x7f-\x9f",  # C0 and C1 without \t and \n
@@ -50,9 +55,18 @@ _ROLES = re.compile(
     re.MULTILINE,
 )
 _IMAGES = re.compile(r"!\[([^\]\n]{0,500})\]\(\s{0,4}[^)\s]{1,4000}(?:\s{1,4}[\"'][^\"'\n]{0,300}[\"'])?\s{0,4}\)")
+_ARGUMENTS = r'"(?:arguments|parameters|args|input|tool_input|action_input)"\s{0,8}:'
+_CALL = re.compile(
+    r'\{(?:\s{0,200}"(?:type|id|call_id)"\s{0,8}:\s{0,8}"[^"\n]{0,100}"\s{0,8},){0,3}'
+    r'\s{0,200}"(?:name|tool|tool_name|function|action)"\s{0,8}:\s{0,8}"[^"\n]{1,100}"\s{0,8},\s{0,200}' + _ARGUMENTS
+)
+_CALL_CHARACTERS = 65_536
+_DEFINES = ("description", "properties", "required")  # beside parameters: what a tool takes, not a call of it
 _SUSPECT = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0300-\U0010ffff]|<[|\uff5c/s<Sebput]|\[/?[IATS]|!\[|(?:[nrtTIMR]|\bAI)[ \t]*:"
+    "|" + _ARGUMENTS
 )
+_JSON = json.JSONDecoder(strict=False)
 _CLUSTER = re.compile(r"[\x00-\x7f]?[\x80-\U0010ffff]*", re.DOTALL)  # no ASCII character composes backwards
 
 
@@ -81,7 +95,7 @@ def filter_text(text: str, counts: Counter[str]) -> Filtered:
         return Filtered(text)
     origins = array("I", range(len(text) + 1))
     original = text
-    for step in (_strip, _compose, _show_images, _blank_tokens, _blank_roles):
+    for step in (_strip, _compose, _show_images, _blank_tokens, _blank_calls, _blank_roles):
         text, origins = step(text, origins, counts)
     return Filtered(text) if text == original else Filtered(text, origins)
 
@@ -123,6 +137,32 @@ def _show_images(text: str, origins: array[int], counts: Counter[str]) -> _Step:
 
 def _blank_tokens(text: str, origins: array[int], counts: Counter[str]) -> _Step:
     return _rewrite(text, origins, _blanks(_TOKENS, text, counts, "template_tokens"))
+
+
+def _blank_calls(text: str, origins: array[int], counts: Counter[str]) -> _Step:
+    def calls() -> Iterator[tuple[int, int, str]]:
+        at = 0
+        while found := _CALL.search(text, at):
+            at, is_call = _read_call(text, found.start())
+            if is_call:
+                counts["tool_calls"] += 1
+                yield found.start(), at, " "
+
+    return _rewrite(text, origins, calls())
+
+
+def _read_call(text: str, start: int) -> tuple[int, bool]:
+    """Return where the JSON at *start* ends, or breaks, and whether it is the call of a tool."""
+    piece = text[start : start + _CALL_CHARACTERS]
+    try:
+        value, length = _JSON.raw_decode(piece)
+    except json.JSONDecodeError as problem:
+        return start + max(1, problem.pos), False
+    except (RecursionError, ValueError):  # too deep, or a number of more digits than Python reads
+        return start + len(piece), False
+    schema = value.get("parameters")
+    defines = any(key in value or (isinstance(schema, dict) and key in schema) for key in _DEFINES)
+    return start + length, not defines
 
 
 def _blank_roles(text: str, origins: array[int], counts: Counter[str]) -> _Step:

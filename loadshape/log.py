@@ -32,7 +32,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadshape import observation
 from loadshape.digest import digest_file
 from loadshape.errors import LogError
 from loadshape.manifest import find_member, read_manifest, read_plain, read_table
@@ -47,6 +46,7 @@ from loadshape.version import __version__
 RUN_NAME = "run.json"
 ENVIRONMENT_NAME = "environment.json"
 PLANNED_NAME = "planned.arrow"
+SERVER_NAME = "server.arrows"  # observation.py
 
 
 class Outcome(IntEnum):
@@ -320,7 +320,7 @@ def open_logs(path: str | Path) -> list[Log]:
 
 def digest_conditions(folder: Path) -> dict[str, str]:
     """Return {name: sha256} of what stands beside the shards of the log at *folder*, for its manifest."""
-    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME, observation.NAME)
+    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME, SERVER_NAME)
     return {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
 
 

@@ -288,20 +288,19 @@ def measure_gaps(log: Log, members: Integers) -> Gaps:
     last_ns, longest_ns = np.full(size, NEVER), np.full(size, -1)
     reads = shared = counted = 0
     for part in log.read_parts("request", "at_ns", "deltas", "tokens"):
-        owner, at_ns, deltas, said = (read_column(part, name) for name in ("request", "at_ns", "deltas", "tokens"))
-        kept = np.flatnonzero((deltas > 0) & wanted[np.minimum(owner, size)])
-        owner, at_ns, deltas, said = owner[kept], at_ns[kept], deltas[kept], said[kept]
+        owner, at_ns, deltas = (read_column(part, name) for name in ("request", "at_ns", "deltas"))
+        tokens, known = _count_tokens(part["tokens"], deltas)
+        bears = (deltas > 0) & wanted[np.minimum(owner, size)]
+        if not bears.all():
+            owner, at_ns, deltas, tokens, known = (it[bears] for it in (owner, at_ns, deltas, tokens, known))
         before_ns = find_before(owner, at_ns, last_ns)
         later = np.flatnonzero(before_ns != NEVER)
         gap_ns = at_ns[later] - before_ns[later]
-        known = np.isfinite(said)
-        # A read that carried output carried a token, even if a server's running count says 0 for it.
-        tokens = np.maximum(np.where(known, said, deltas), 1).astype(np.int64)
         for column, values in zip(columns, (owner[later], at_ns[later] // 1000, gap_ns, tokens[later]), strict=True):
             column.extend(values)
         np.maximum.at(longest_ns, owner[later], gap_ns)
         last_ns[owner] = at_ns
-        reads += len(kept)
+        reads += len(owner)
         shared += int(np.count_nonzero(deltas > 1))
         counted += int(np.count_nonzero(known))
     request, end_us, gaps_ns, tokens = (column.close() for column in columns)
@@ -338,6 +337,16 @@ def find_before(owner: Integers, at_ns: Integers, last_ns: Integers) -> Integers
     found = np.empty(rows, np.int64)
     found[order] = before_ns
     return found
+
+
+def _count_tokens(said: pa.ChunkedArray, deltas: Integers) -> tuple[Integers, Mask]:
+    """Return the tokens of each read, and which of them the server counted."""
+    if said.null_count == len(said):
+        return np.maximum(deltas, 1), np.zeros(len(deltas), np.bool_)
+    counts = np.asarray(said.to_numpy())
+    known = np.isfinite(counts)
+    # A read that carried output carried a token, even if a server's running count says 0 for it.
+    return np.maximum(np.where(known, counts, deltas), 1).astype(np.int64), known
 
 
 def _name_rule(counted: int, reads: int) -> str:

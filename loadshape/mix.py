@@ -101,7 +101,9 @@ class Mix:
         check_number("duration_s", duration_s, above=0, most=MAX_DURATION_S, remedy="write seconds, such as 300")
         loop = self.loop or self._choose_loop()
         shapes = self._close(seed) if self.is_closed else self._place(duration_s, seed)
-        traces = [_draw(replace(shape, loop=loop), fixture, duration_s, derive_seed(seed, shape.kind)) for shape in shapes]
+        traces = [
+            _draw(replace(shape, loop=loop), fixture, duration_s, derive_seed(seed, shape.kind)) for shape in shapes
+        ]
         if not traces:
             raise RecipeError(f"arrivals: none in {duration_s:g} s; lengthen the duration or raise the rate")
         merged = superpose(*traces)

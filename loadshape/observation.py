@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from loadshape.log import SERVER_NAME as NAME
 from loadshape.shard import read_stream
 
-NAME = "server.arrows"
+__all__ = ["NAME", "SAMPLES", "read_samples"]
 
 SAMPLES = pa.schema(
     [

@@ -61,8 +61,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     `needs` are words, or patterns, one of which a text must hold before the recognizer is tried at all: it is
     for speed. A result counts when its score is at least `score`, the whole of its text matches `accept`,
-    nothing in it matches `reject`, it passes `check`, its characters have `entropy` bits each, it is not a
-    word of `ignore` (nor, for names, of the policy's), the text has a letter of `script`, and one of the words
+    nothing in it matches `reject`, it passes `check`, its characters have `entropy` bits each, it is not
+    made of words of `ignore` (nor, for names, of the policy's), the text has a letter of `script`, and one of the words
     of `context` stands within 60 characters. Empty means no condition. A pattern's score is `confidence`, and 1
     where `confirm` passes: a check digit that not every valid number has. Names of the same rule become one
     where `join` matches what stands between them.

@@ -177,8 +177,9 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         best = int(np.argmin(error))
         if error[best] > TOLERANCE:
             raise RecipeError(
-                f"prefixes.share: expected a reachable part of the input tokens, found {self.share:g}; with this depth, "
-                f"fan_out and number of requests the nearest is {reached[best]:.3f}: ask for that, or change one of those"
+                f"prefixes.share: expected a reachable part of the input tokens, found {self.share:g}; with this "
+                f"depth, fan_out and number of requests the nearest is {reached[best]:.3f}: ask for that, or change "
+                "one of those"
             )
         return int(prefix[best])
 
@@ -213,8 +214,8 @@ class PrefixTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         length = int(np.argmax(rates >= self.hit_rate))
         if length < self.depth:
             raise RecipeError(
-                f"prefixes.block_tokens: expected whole blocks to fill each of the {self.depth} levels, found a prefix of "
-                f"{length} blocks of {self.block_tokens} tokens; lower block_tokens or depth, or raise hit_rate"
+                f"prefixes.block_tokens: expected whole blocks to fill each of the {self.depth} levels, found a prefix "
+                f"of {length} blocks of {self.block_tokens} tokens; lower block_tokens or depth, or raise hit_rate"
             )
         low, high = rates[length - 1], rates[length]
         return length, float((self.hit_rate - low) / (high - low))

@@ -250,7 +250,9 @@ def _find_files(table: Table, folder: Path) -> None:
 def _check_recorded(table: Table) -> None:
     for place, process in _list_processes(table):
         for key in {"rate", "rate_hz"} & process.keys() if process.get("process") == "recorded" else ():
-            raise RecipeError(f"{place}.{key}: recorded stamps have a rate of their own; leave it out, or scale a trace")
+            raise RecipeError(
+                f"{place}.{key}: recorded stamps have a rate of their own; leave it out, or scale a trace"
+            )
 
 
 def _list_processes(table: Table, where: str = "") -> Iterator[tuple[str, Table]]:

@@ -1,9 +1,9 @@
 # What of its prompts a trace has said before: the truth about its prefixes, whatever a recipe asked for.
 #
 # Law: looking only, at what segments are equal or begin alike (piece.py), so a number is a lower bound; what a chat
-# template adds is not in the trace and not counted. A prompt is cut into blocks of a declared size, the last one as short as it is,
-# and a block is equal to another when everything up to its end is. Requests come one after another, in the
-# order of their begin; each has its blocks looked up and then kept.
+# template adds is not in the trace and not counted. A prompt is cut into blocks of a declared size, the last one as
+# short as it is, and a block is equal to another when everything up to its end is. Requests come one after another,
+# in the order of their begin; each has its blocks looked up and then kept.
 #
 #     block hit rate    blocks that came before, of all: what an infinite cache finds, as Mooncake counts it
 #     served share      tokens in whole blocks that came before, never the last token of a prompt: what a server
@@ -116,8 +116,8 @@ def measure_reuse(trace: Trace, block_tokens: int, order: Integers | None = None
     ends = _measure_ends(elements, sizes)
     totals = np.bincount(elements.row, sizes, minlength=len(order)).astype(np.int64)
     chains = elements.follow()
-    shared = elements.measure_shared(sizes)
     first = _find_first(chains)
+    shared = np.bincount(elements.row, sizes * ~first, minlength=len(order)).astype(np.int64)
     uses = np.bincount(chains)[chains]
     nodes = int(chains.max(initial=-1)) + 1
     last = np.full(len(order), nodes)  # of a request without any element
@@ -197,7 +197,7 @@ def sum_smaller_before(ranks: Integers, weights: Integers) -> Integers:
     sums, at = np.zeros(n, np.int64), np.arange(n)
     rank, weight = ranks.copy(), weights.copy()
     for bit in reversed(range(max(0, n - 1).bit_length())):
-        # Places of equal higher bits stand together, in their order; what ends in 0 here is smaller than what ends in 1.
+        # Places of equal higher bits stand together, in their order; what has 0 here is smaller than what has 1.
         is_low = (rank >> bit) & 1 == 0
         group = np.arange(n) >> (bit + 1) << (bit + 1)
         lows = np.r_[0, np.cumsum(is_low)]

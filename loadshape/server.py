@@ -237,7 +237,7 @@ class _Observed:
         if self.log.planned is None or hits is None or not told.num_rows:
             return
         planned = self.log.planned.take(told["request"])["input_tokens"].cast(pa.int64())
-        template = pc.min(pc.subtract(told["prompt_tokens"].cast(pa.int64()), planned)).as_py()  # what all have is no text
+        template = pc.min(pc.subtract(told["prompt_tokens"].cast(pa.int64()), planned)).as_py()  # what every one has
         declared, most = self._declare(max(0, template) * self.requests.num_rows)
         if most is not None and hits > most + SLACK:
             yield (

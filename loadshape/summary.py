@@ -34,6 +34,7 @@ from loadshape.validity.arrivals import Arrivals, measure_arrivals
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 SLICE_S = 10.0
 TOP_MESSAGES = 2
+_PART = 1 << 20
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +74,10 @@ class Distribution:
 
 
 def _average(values: NDArray[Any], weights: NDArray[Any] | None) -> float:
-    return float(values.mean() if weights is None else np.average(values, weights=weights))
+    if weights is None:
+        return float(values.mean())
+    places = (slice(at, at + _PART) for at in range(0, len(values), _PART))  # all products at once would be a copy
+    return sum(float(values[it] @ weights[it].astype(values.dtype)) for it in places) / int(weights.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,13 @@ class Page:
             if "method" in message:
                 self._events.append(message)
 
-    async def open(self, path: Path) -> None:
-        """Show the file; `opened_s` is how long that took, until everything in it was read and run."""
+    async def open(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
+        """Show the file by day or by night; `opened_s` is how long that took, until all of it was read and run."""
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        await self.ask("Emulation.setDeviceMetricsOverride", **metrics)
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[theme])
+        self._events.clear()
         start = time.perf_counter()
         await self.ask("Page.navigate", url=path.as_uri())
         await self.evaluate(_LOADED)
@@ -100,8 +105,8 @@ def _is_harmless(event: dict[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def browsing(program: str, folder: Path, *, width: int = 1280, dark: bool = False) -> AsyncIterator[Page]:
-    """Run a browser with its files in *folder* and one empty page of this width and theme."""
+async def browsing(program: str, folder: Path) -> AsyncIterator[Page]:
+    """Run a browser with its files in *folder* and one empty page."""
     command = [program, *_FLAGS, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
     quiet = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
@@ -114,11 +119,6 @@ async def browsing(program: str, folder: Path, *, width: int = 1280, dark: bool 
             page = await _attach(socket)
             for domain in ("Page", "Runtime", "Log", "Network"):
                 await page.ask(f"{domain}.enable")
-            await page.ask(
-                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-            )
-            theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-            await page.ask("Emulation.setEmulatedMedia", features=[theme])
             yield page
     finally:
         process.terminate()

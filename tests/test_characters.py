@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from loadshape.characters import filter_text
 
+_TOOL = '{"name": "get", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}'
+
 CASES = {
     "plain": ("a\tb\nc", "a\tb\nc", {}),
     "line ends": ("a\r\nb\rc", "a\nb\nc", {"line_ends": 2}),
@@ -26,6 +28,20 @@ CASES = {
     "gemma": ("<start_of_turn>user<end_of_turn>", " user ", {"template_tokens": 2}),
     "deepseek": ("<\uff5cUser\uff5c>hi<\uff5cend\u2581of\u2581sentence\uff5c>", " hi ", {"template_tokens": 2}),
     "tool call": ("<tool_call>{}</tool_call>", " {} ", {"template_tokens": 2}),
+    "a call": ('ok {"name": "get", "arguments": {"q": "{x}"}} then', "ok   then", {"tool_calls": 1}),
+    "a call in its tags": (
+        '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>',
+        " \n \n ",
+        {"template_tokens": 2, "tool_calls": 1},
+    ),
+    "two calls": (
+        '[TOOL_CALLS] [{"name": "a", "arguments": {}}, {"type": "tool_use", "id": "1", "name": "b", "input": {}}]',
+        "  [ ,  ]",
+        {"template_tokens": 1, "tool_calls": 2},
+    ),
+    "a tool is described": (_TOOL, _TOOL, {}),
+    "a call is broken off": ('{"name": "get", "arguments": {"q"', '{"name": "get", "arguments": {"q"', {}),
+    "other json": ('{"name": "ada", "age": 3, "input": 1}', '{"name": "ada", "age": 3, "input": 1}', {}),
     "roles": ("Human: hi\nAssistant : ok\n### Response:\nx", "  hi\n  ok\n \nx", {"role_prefixes": 3}),
     "role words inside": ("the user: x\nUsers: y\nsystems: z", "the user: x\nUsers: y\nsystems: z", {}),
     "image": ('see ![a cat](https://a.example.com/x.png?d=1 "t") ok', "see a cat ok", {"images": 1}),
@@ -52,6 +68,14 @@ def test_places_are_told_in_the_original() -> None:
     start = filtered.text.index("\u00c1da")
     assert text[slice(*filtered.locate(start, start + 3))] == "A\u0301da"
     assert text[slice(*filtered.locate(len(filtered.text) - 1, len(filtered.text)))] == "x"
+
+
+@pytest.mark.parametrize(
+    "unit", ['{"name":"a","args":', '{"name":"a","args":[[[[[[[[', '{"name":"a","args":1', '{"id":"']
+)
+def test_broken_calls_stay_and_cost_little(unit: str) -> None:
+    text = unit * (200_000 // len(unit))
+    assert filter_text(text, Counter()).text == text
 
 
 ODD = st.text(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from traces import ask, closed_loop, make_trace, open_loop, partly_open
 
 from loadshape.arrival import Arrival, Constant, Gamma, Mmpp, Poisson, Rate
 from loadshape.cli import main
@@ -31,6 +30,7 @@ from loadshape.stats import Floats
 from loadshape.tokenizer import load_tokenizer
 from loadshape.trace import Trace
 from loadshape.transcription import transcribe
+from traces import ask, closed_loop, make_trace, open_loop, partly_open
 
 RECIPE = """
 name = "small"
@@ -360,20 +360,19 @@ class TestCommand:
         assert problem in capsys.readouterr().err
 
 
+# rate, CV, dispersion at 1, 10, 60, 300 s (of the sample variance), p50 of input and output tokens
+PUBLISHED = {
+    "code": (2.57, 13.15, (13.2, 71.9, 167, 152), 1469, 13),
+    "conv": (5.53, 1.09, (1.39, 3.87, 16.4, 61.7), 1020, 129),
+}
 DATA = os.environ.get("LOADSHAPE_DATA", "")
 
 
 @pytest.mark.skipif(not DATA, reason="LOADSHAPE_DATA does not name a folder with the published traces")
 class TestPublishedTraces:
-    # rate, CV, dispersion at 1, 10, 60, 300 s (sample variance), p50 of input and output tokens
-    CASES = {
-        "code": (2.57, 13.15, (13.2, 71.9, 167, 152), 1469, 13),
-        "conv": (5.53, 1.09, (1.39, 3.87, 16.4, 61.7), 1020, 129),
-    }
-
-    @pytest.mark.parametrize("name", CASES)
+    @pytest.mark.parametrize("name", PUBLISHED)
     def test_azure(self, name: str) -> None:
-        rate_hz, gap_cv, dispersion, inputs, outputs = self.CASES[name]
+        rate_hz, gap_cv, dispersion, inputs, outputs = PUBLISHED[name]
         found = measure(Path(DATA) / "azure2023" / f"AzureLLMInferenceTrace_{name}.csv", "azure")
         assert found.arrivals.rate_hz == pytest.approx(rate_hz, rel=0.01)
         assert found.arrivals.gap_cv == pytest.approx(gap_cv, rel=0.01)

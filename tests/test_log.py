@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
-from logs import health_row, make_log, make_run, read_row, request_row
+from logs import health_row, make_log, make_planned, make_run, read_row, request_row
 
 from loadshape.digest import digest_file
 from loadshape.errors import LogError
-from loadshape.log import OUTCOMES, REQUESTS, SCHEMAS, Log, LogManifest, Outcome, Shard, count_outcomes
+from loadshape.log import (
+    OUTCOMES,
+    REQUESTS,
+    SCHEMAS,
+    Log,
+    LogManifest,
+    Outcome,
+    Shard,
+    count_outcomes,
+    digest_conditions,
+    write_planned,
+)
 from loadshape.manifest import write_manifest
+from loadshape.validity import judge
 
 SHARES = [[request_row(2, "ok", due=5), request_row(0, "ok", due=0)], [request_row(1, "refused", due=2, worker=1)]]
 READS = [[read_row(2, 20), read_row(0, 7), read_row(0, 9), read_row(2, 25)], []]
@@ -85,6 +98,62 @@ def test_a_log_without_shards_is_empty_and_not_an_error(tmp_path: Path) -> None:
     log = Log.open(tmp_path)
     log.verify()
     assert (log.requests.num_rows, log.reads.num_rows, log.duration_s) == (0, 0, 20.0)
+
+
+def test_reads_come_in_parts_in_the_order_in_which_they_were_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log.open(path)
+    monkeypatch.setattr("loadshape.shard.PART_ROWS", 3)
+    parts = list(log.read_parts("at_ns", "request"))
+    assert [part.num_rows for part in parts] == [3, 1]
+    assert [row for part in parts for row in part["request"].to_pylist()] == [2, 0, 0, 2]
+    assert parts[0].schema.names == ["request", "at_ns"]
+    held = replace(log, held=log.reads)
+    assert [part.num_rows for part in held.read_parts("request")] == [3, 1]
+    assert (log.read_rows, held.read_rows, log.reads is log.reads) == (4, 4, True)
+
+
+def damage_reads(log: Path) -> None:
+    path = log / "worker-00/reads.arrows"
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+READS_SHARD = "worker-00/reads.arrows"
+LATER: list[tuple[str, Callable[[Path], Any], str]] = [
+    ("cut", damage_reads, f"{READS_SHARD}: damaged, not a whole Arrow stream"),
+    ("fewer rows", lambda log: edit_shard(log, 1, rows=5), f"{READS_SHARD}: has 4 rows, the manifest says 5"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), [row[1:] for row in LATER], ids=[row[0] for row in LATER])
+def test_damaged_reads_are_refused_when_they_are_read(path: Path, damage: Callable[[Path], Any], message: str) -> None:
+    damage(path)
+    log = Log.open(path)
+    for read in (lambda: log.reads, lambda: list(log.read_parts("request")), lambda: log.tally, lambda: judge(log)):
+        with pytest.raises(LogError) as caught:
+            read()
+        assert message in str(caught.value)
+
+
+def test_reads_that_are_none_are_refused_at_once(path: Path) -> None:
+    (path / READS_SHARD).write_bytes(b"x" * 999)
+    with pytest.raises(LogError, match=f"{READS_SHARD}: damaged"):
+        Log.open(path)
+
+
+def test_what_was_planned_lies_beside_it(path: Path) -> None:
+    assert Log.open(path).planned is None
+    planned = make_planned({"kind": "b"}, {"kind": "a"}, {})
+    write_planned(path, planned.take([2, 0, 1]))
+    edit_manifest(path, files=digest_conditions(path))
+    log = Log.open(path)
+    log.verify()
+    assert log.planned is not None
+    assert log.planned.equals(planned)
+    (path / "planned.arrow").write_bytes(b"")
+    with pytest.raises(LogError, match=r"planned\.arrow: damaged"):
+        Log.open(path)
 
 
 def test_the_environment_lies_beside_it(path: Path) -> None:

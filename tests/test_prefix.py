@@ -144,7 +144,11 @@ def test_a_hit_rate_before_given_lengths_is_reached_too() -> None:
 @pytest.mark.parametrize(
     ("tree", "lengths", "message"),
     [
-        (PrefixTree(hit_rate=0.6, block_tokens=128), np.full(500, 100), r"^prefixes\.hit_rate: .* found 0\.6; .* is 0\.000"),
+        (
+            PrefixTree(hit_rate=0.6, block_tokens=128),
+            np.full(500, 100),
+            r"^prefixes\.hit_rate: .* found 0\.6; .* is 0\.000",
+        ),
         (
             PrefixTree(hit_rate=0.97),
             np.full(500, 100),

@@ -260,7 +260,7 @@ inputs = {{ distribution = "fixed", tokens = 90 }}
 outputs = {{ distribution = "fixed", tokens = 9 }}
 context = {{ tokens = 50 }}
 """
-    with pytest.raises(RecipeError, match=r"^rush\.toml, line 9: classes\.chat\.context\.beyond: expected no prompts"):
+    with pytest.raises(RecipeError, match=r"^rush\.toml, line 8: classes\.chat\.context\.beyond: expected no prompts"):
         Recipe.parse(classes, "rush.toml").trace()
 
 

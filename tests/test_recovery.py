@@ -19,7 +19,7 @@ from logs import health_row, make_log, make_run, read_row, request_row
 from loadshape.cli import app
 from loadshape.errors import LogError, TraceError
 from loadshape.lease import holding
-from loadshape.log import SCHEMAS, Log
+from loadshape.log import SCHEMAS, Log, read_planned, write_planned
 from loadshape.manifest import write_manifest
 from loadshape.recovery import UNKNOWN_SESSION, UNKNOWN_TARGET, UNKNOWN_WORKER, recover, salvage_stream
 from loadshape.summary import summarize
@@ -175,10 +175,31 @@ def test_without_the_trace_nothing_is_made_up(tmp_path: Path) -> None:
     recovered.verify()
     lost = [row for row in recovered.requests.to_pylist() if row["outcome"] == "lost"]
     assert {(row["session"], row["worker"], row["due_ns"]) for row in lost} == {(UNKNOWN_SESSION, UNKNOWN_WORKER, None)}
+    assert recovered.planned is None
     assert recovered.manifest.notes[-1].startswith("the trace is not at hand")
     given = recover(log, tmp_path / "c.log", trace=TRACE)
     assert not given.manifest.notes[-1].startswith("the trace is not at hand")
     assert given.requests["session"].to_pylist() == [number // 2 for number in range(ROWS)]
+
+
+def test_a_log_that_holds_what_was_planned_needs_no_trace(tmp_path: Path) -> None:
+    cut = write_cut_log(tmp_path / "a.log")
+    write_planned(cut, TRACE.requests)
+    drop_end(cut / "worker-01/requests.arrows", 100)
+    log = recover(cut, tmp_path / "b.log")
+    assert log.manifest.outcomes["lost"] > 0
+    assert log.requests["session"].to_pylist() == [number // 2 for number in range(ROWS)]
+    assert log.planned is not None
+    assert log.planned.equals(read_planned(cut))
+    log.verify(TRACE.digest)
+
+
+def test_a_damaged_table_of_what_was_planned_is_none(cut: Path, tmp_path: Path) -> None:
+    write_planned(cut, TRACE.requests)
+    drop_end(cut / "planned.arrow", 100)
+    log = recover(cut, tmp_path / "b.log")
+    assert log.planned is not None  # from the trace
+    assert log.planned.num_rows == ROWS
 
 
 def test_a_trace_that_has_changed_is_not_that_of_the_run(cut: Path, tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ import pytest
 from logs import make_log, request_row, synthesize_log
 from pages import make_comparison, make_curve, make_found, make_summary
 
+from loadshape.cli import deciding, exploring
 from loadshape.comparison import compare
 from loadshape.log import OUTCOMES, Log
 from loadshape.observation import NAME, SAMPLES
+from loadshape.progress import Teller
 from loadshape.report import crowd, plots, render, waterfall
 from loadshape.report.figure import Figure, pack, scale_time
 from loadshape.report.flight import draw_flight
@@ -268,6 +270,27 @@ def test_a_search_that_found_nothing_has_a_page() -> None:
     page = render(Found(Result(None, 5.0, (), "not kept at the lowest level that may be tried"), {}), "html")
     assert "no level keeps the gate" in page
     assert "<script" not in page
+
+
+def test_compare_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "open_logs", lambda path: [synthesize_log(slowness=float(path.name))])
+    assert deciding.compare_runs(Path("1.3"), Path("1.0"), html=tmp_path / "c.html", json=True) == 0
+    assert "Effects against the margin" in (tmp_path / "c.html").read_text(encoding="utf-8")
+
+
+def test_a_sweep_without_the_extra_says_that_it_has_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(module: str) -> None:
+        raise ImportError(f"No module named {module!r}")
+
+    curve = make_curve()
+    exploring._write_page(curve, tmp_path / "sweep.html", Teller())
+    assert "Sweep of arrivals.rate" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    monkeypatch.setattr("importlib.import_module", fail)
+    exploring._write_page(curve, tmp_path / "none.html", Teller())
+    assert "no page: " in capsys.readouterr().err
+    assert not (tmp_path / "none.html").exists()
 
 
 @pytest.mark.slow

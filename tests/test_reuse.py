@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import ask, make_trace
 
 from loadshape.blocks import chain_blocks, order_arrivals
 from loadshape.errors import RecipeError
 from loadshape.reuse import Reuse, measure_reuse, sum_smaller_before
 from loadshape.trace import Trace
+from traces import ask, make_trace
 
 
 def say(*prompts: str, tokens: dict[str, int] | None = None, due: list[float] | None = None) -> Trace:
@@ -94,6 +94,16 @@ def test_the_order_is_that_of_due_times() -> None:
     assert measure_reuse(trace, 1, np.array([0, 1, 2])).distances.tolist() == [2]
 
 
+def test_a_prefix_that_was_cut_is_the_beginning_of_the_whole_one() -> None:
+    prefix = "you are a kind assistant"
+    rows = [
+        ask(0.0, messages=[("system", (prefix,)), ("user", ("a",))]),
+        ask(1.0, messages=[("system", (prefix[:9],)), ("user", ("b",))]),
+    ]
+    trace = resize(make_trace(*rows), {prefix: 5, prefix[:9]: 3})
+    assert measure_reuse(trace, 1).shared_tokens == 3
+
+
 def test_roles_and_answers_tell_apart() -> None:
     rows = [
         ask(0.0, messages=[("user", ("a",))]),
@@ -147,9 +157,7 @@ def test_hits_are_those_of_a_simulated_cache(
 
 
 @given(PROMPTS, TOKENS, st.integers(1, 7))
-def test_what_is_served_is_what_the_format_counts(
-    prompts: list[str], tokens: dict[str, int], block_tokens: int
-) -> None:
+def test_rates_keep_their_order(prompts: list[str], tokens: dict[str, int], block_tokens: int) -> None:
     found = measure_reuse(say(*prompts, tokens=tokens), block_tokens)
     assert 0 <= found.served_tokens <= found.shared_tokens <= found.input_tokens
     assert found.find_hit_rate(int(found.distances.max(initial=0))) == pytest.approx(found.hit_rate)
@@ -158,8 +166,8 @@ def test_what_is_served_is_what_the_format_counts(
     assert curve == sorted(curve)
 
 
-@given(st.integers(0, 70).flatmap(lambda n: st.tuples(st.permutations(range(n)), st.lists(st.integers(0, 9), min_size=n, max_size=n))))  # fmt: skip
-def test_weights_of_what_is_smaller_and_earlier(drawn: tuple[list[int], list[int]]) -> None:
-    ranks, weights = drawn
+@given(st.permutations(range(37)), st.lists(st.integers(0, 9), min_size=37, max_size=37), st.integers(0, 37))
+def test_weights_of_what_is_smaller_and_earlier(order: list[int], weights: list[int], n: int) -> None:
+    ranks, weights = [rank for rank in order if rank < n], weights[:n]
     expected = [sum(weights[before] for before in range(at) if ranks[before] < ranks[at]) for at in range(len(ranks))]
     assert sum_smaller_before(np.array(ranks, np.int64), np.array(weights, np.int64)).tolist() == expected

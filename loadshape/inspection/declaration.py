@@ -32,7 +32,6 @@ from loadshape.recipe import Recipe, Traffic
 from loadshape.reuse import Reuse, measure_reuse
 from loadshape.sharing import measure_hits
 from loadshape.stats import Integers
-from loadshape.tokenizer import Estimate
 from loadshape.trace import Trace
 
 Drawn = tuple[Integers | None, Integers | None]

@@ -18,6 +18,10 @@ from loadshape.inspection.traffic import QUANTILES, Histogram, Lengths, Traffic
 from loadshape.reuse import Reuse
 
 VERSION = 1
+_COUNTED = (
+    *("block_tokens", "requests", "distinct_prompts", "input_tokens", "shared_tokens", "served_tokens"),
+    *("longest_shared_tokens", "blocks", "distinct_blocks", "once_blocks", "hit_rate", "shared_share", "served_share"),
+)
 
 
 def describe_traffic(
@@ -73,11 +77,9 @@ def _describe_lengths(found: Lengths) -> dict[str, Any]:
 
 
 def _describe_reuse(found: Reuse) -> dict[str, Any]:
-    counted = ("block_tokens", "requests", "distinct_prompts", "input_tokens", "shared_tokens", "served_tokens")
-    counted += ("longest_shared_tokens", "blocks", "distinct_blocks", "once_blocks", "hit_rate", "shared_share")
     p50, p90 = np.quantile(found.request_hits, (0.5, 0.9)).tolist()
     return {
-        **{name: getattr(found, name) for name in (*counted, "served_share")},
+        **{name: getattr(found, name) for name in _COUNTED},
         "request_hits": {"p50": p50, "p90": p90},
         "curve": [{"cache_blocks": blocks, "hit_rate": rate} for blocks, rate in found.draw_curve()],
     }

@@ -1,45 +1,29 @@
 # An inspection as one HTML file that needs nothing else: no server, no network, no script.
 #
-# Law: layout only. What a trace brought is text, never markup: every string goes through html.escape, and a content
-# security policy refuses every address. Series are drawn as SVG of at most a few hundred points, since they were
-# binned when they were measured; so a page has some ten kilobytes whatever the trace, and needs no library. Colours
-# are variables of the style sheet, which is that of the reports: readable by day and by night, and printed.
+# Law: layout only; the page is that of the reports (report/skeleton.py), and every string goes through html.escape.
+# Series are drawn as SVG of at most a few hundred points, since they were binned when they were measured: a page has
+# some ten kilobytes whatever the trace, and needs no library. Colours are variables of the style sheet of the reports,
+# readable by day and by night, and in print.
 
 """HTML form of an inspection."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
-from importlib.resources import files
 
 import numpy as np
 
 from loadshape.inspection.section import Grid, Row, Section, Series, show_number
+from loadshape.report import skeleton, tables
 from loadshape.stats import Floats
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = """svg { width: 100%; height: auto; margin: 0.6rem 0; font-size: 12px; }
-svg text { fill: var(--muted); } svg .area { fill: var(--ok-soft); stroke: var(--ok); stroke-width: 1.5; }
-svg .cell { fill: var(--ok); } svg .rule { stroke: var(--rule); } svg .limit { stroke: var(--bad); stroke-dasharray: 5; }
-.off { color: var(--bad); font-weight: 650; }
-"""
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
+_STYLE = """<style>
+svg { width: 100%; height: auto; margin: 0.6rem 0; font-size: 12px; } svg text { fill: var(--muted); }
+svg .area { fill: var(--ok-soft); stroke: var(--ok); stroke-width: 1.5; } svg .cell { fill: var(--ok); }
+svg .rule { stroke: var(--rule); } svg .limit { stroke: var(--bad); stroke-dasharray: 5; }
+</style>"""
 _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 960, 190, 80, 18, 34
 _CELL = 22
 _TICKS = 6
@@ -47,32 +31,25 @@ _TICKS = 6
 
 def write_page(title: str, head: Iterable[Row], sections: Iterable[Section]) -> str:
     """Return the inspection as a page."""
-    style = files("loadshape").joinpath("report", "page.css").read_text(encoding="utf-8") + _STYLE
-    parts = [f"<h1>{escape(title)}</h1>", _write_table(list(head)), *map(_write_section, sections)]
-    parts.append("<footer>loadshape inspect. This file needs no network.</footer>")
-    return _PAGE.format(policy=_POLICY, title=escape(title), style=style, body="\n".join(parts))
+    parts = [_STYLE, f"<h1>{escape(title)}</h1>", _write_pairs(head), *map(_write_section, sections)]
+    return skeleton.write_page(title, [*parts, "<footer>loadshape inspect. This file needs no network.</footer>"])
 
 
 def _write_section(section: Section) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>"]
-    if section.rows:
-        parts.append(_write_table(section.rows, section.head))
+    parts = []
+    if section.head:
+        parts.append(skeleton.write_numbers(section.head, (tables.Row("", row[0], row[1:]) for row in section.rows)))
+    else:
+        parts.append(_write_pairs(section.rows))
     parts += [_draw_series(series) for series in section.series]
     if section.grid is not None:
         parts.append(_draw_grid(section.grid))
     parts += [f'<p class="caption">{escape(note)}</p>' for note in section.notes]
-    return "<section>\n" + "\n".join(parts) + "\n</section>"
+    return skeleton.write_section(section.title, "\n".join(parts))
 
 
-def _write_table(rows: Sequence[Row], head: Row = ()) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    kind = ' class="numbers"' if head else ""
-    lines = "\n".join(f"<tr><th>{escape(label)}</th>{''.join(map(_write_cell, cells))}</tr>" for label, *cells in rows)
-    return f'<div class="scroll"><table{kind}><thead><tr>{top}</tr></thead><tbody>\n{lines}\n</tbody></table></div>'
-
-
-def _write_cell(cell: str) -> str:
-    return f'<td class="off">{cell}</td>' if cell == "off" else f"<td>{escape(cell)}</td>"
+def _write_pairs(rows: Iterable[Row]) -> str:
+    return skeleton.write_pairs((label, "  ".join(cells)) for label, *cells in rows)
 
 
 def _draw_series(series: Series) -> str:
@@ -120,7 +97,7 @@ def _scale(x: Floats, *, is_log: bool) -> list[float]:
 
 
 def _place_x(part: float) -> float:
-    return _LEFT + part * (_WIDE - _LEFT - 30)
+    return _LEFT + part * (_WIDE - _LEFT - 48)
 
 
 def _place_y(part: float) -> float:
@@ -133,18 +110,18 @@ def _draw_grid(grid: Grid) -> str:
     for (row, column), count in np.ndenumerate(grid.counts):
         if count:
             x, y = _LEFT + column * _CELL, floor - (row + 1) * _CELL
-            told = (
-                f"{grid.row_title} {grid.rows[row]:,.0f}+, {grid.column_title} {grid.columns[column]:,.0f}+: {count:,}"
-            )
+            cell = f"{grid.row_title} {grid.rows[row]:,.0f}+, {grid.column_title} {grid.columns[column]:,.0f}+"
             shapes.append(
                 f'<rect class="cell" x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" '
-                f'opacity="{max(0.08, math.sqrt(count) / most):.2f}"><title>{escape(told)}</title></rect>'
+                f'opacity="{max(0.08, math.sqrt(count) / most):.2f}"><title>{escape(cell)}: {count:,}</title></rect>'
             )
     for row in range(0, len(grid.rows), 2):
         y = floor - row * _CELL - 6
         shapes.append(f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end">{grid.rows[row]:,.0f}</text>')
-    for column in range(0, len(grid.columns), 2):
-        shapes.append(f'<text x="{_LEFT + column * _CELL}" y="{floor + 16}">{grid.columns[column]:,.0f}</text>')
+    shapes += [
+        f'<text x="{_LEFT + column * _CELL}" y="{floor + 16}">{grid.columns[column]:,.0f}</text>'
+        for column in range(0, len(grid.columns), 2)
+    ]
     title = f"{grid.row_title} tokens upwards, {grid.column_title} tokens to the right"
     shapes.append(f'<text x="{_LEFT}" y="{floor + 34}">{escape(title)}</text>')
     return _write_svg(floor + 40, shapes, title)

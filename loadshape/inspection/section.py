@@ -85,7 +85,7 @@ def list_head(traffic: Traffic) -> list[Row]:
     loop = manifest.loop.mode.replace("_", " ")
     slots = f" of {manifest.loop.slots} slots" if manifest.loop.slots else ""
     size = f"{manifest.requests:,} requests, {manifest.sessions:,} sessions, {format_duration(manifest.duration_s)}"
-    rows = [
+    rows: list[Row] = [
         ("trace", f"{_clean(manifest.name) or 'unnamed'}  {manifest.digest[:19]}"),
         ("size", f"{size}, {loop} loop{slots}"),
         *([("recorded", f"{_clean(str(made.get('format')))}, stamps in {made.get('time_unit')}")] if made else []),
@@ -97,12 +97,12 @@ def list_head(traffic: Traffic) -> list[Row]:
 
 
 def show_number(value: float | None, unit: str = "") -> str:
-    """Return three digits, "n/a" for None; a share as a percentage where *unit* is "%"."""
+    """Return three or four digits, "n/a" for None; a share as a percentage where *unit* is "%"."""
     if value is None:
         return "n/a"
     if unit == "%":
         return f"{100 * value:.1f} %"
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{4 if abs(value) >= 10 else 3}g}"
     return ("0" if text == "-0" else text) + unit
 
 
@@ -110,9 +110,7 @@ def _say_claims(claims: Sequence[Claim], silence: str) -> Section:
     title = "Declared and come out"
     known = [claim for claim in claims if claim.found is not None]
     if not known:
-        return Section(
-            title, notes=[silence or "nothing of what is declared is at random, or it is too little to judge"]
-        )
+        return Section(title, notes=[silence or "nothing is declared that numbers can be held against"])
     rows = [
         (
             claim.name,
@@ -139,9 +137,10 @@ def _say_arrivals(found: Arrivals) -> Section:
     if found.rate_hz is None:
         return Section("Arrivals", notes=["none by the clock: whichever slot is free takes the next session"])
     scaled = "" if found.exponential_scaled is None else f" (scaled {show_number(found.exponential_scaled)})"
-    middle_s = (np.arange(len(found.slices_hz)) + 0.5) * found.slice_s
+    middle_s = np.asarray((np.arange(len(found.slices_hz)) + 0.5) * found.slice_s, np.float64)
     rows = [
-        ("rate", f"{format_rate(found.rate_hz)}; {_show_spread(found.slices_hz)}/s in slices of {found.slice_s:.3g} s"),
+        ("rate", format_rate(found.rate_hz)),
+        ("by slice", f"{_show_spread(found.slices_hz)}/s in slices of {format_duration(found.slice_s)}"),
         ("CV of gaps", show_number(found.gap_cv)),
         ("autocorrelation", f"{show_number(found.gap_autocorrelation)} between a gap and the next"),
         ("KS distance", f"{show_number(found.exponential_distance)} from exponential gaps{scaled}"),
@@ -186,7 +185,7 @@ def _say_reuse(found: Reuse) -> Section:
         ("hit rate", f"{show_number(found.hit_rate, '%')} of {found.blocks:,} blocks, in a cache without limit"),
         (
             "served",
-            f"{show_number(found.served_share, '%')} of {found.input_tokens:,} tokens: whole blocks, never the last",
+            f"{show_number(found.served_share, '%')} of {found.input_tokens:,} tokens: whole blocks, not the last",
         ),
         ("shared", f"{show_number(found.shared_share, '%')} of tokens, whatever the block"),
         ("by request", f"p50 {p50:.0%}, p90 {p90:.0%} of its blocks; {none:,} find nothing, {every:,} all"),
@@ -241,18 +240,11 @@ def _say_load(found: Load, kv_tokens: int | None) -> Section:
 def _say_sessions(found: Sessions) -> Section:
     rows = [
         ("sessions", f"{found.count:,}, {found.alone:,} of one turn"),
-        (
-            "turns",
-            f"{show_number(found.mean_turns)} on average, p50 {found.median_turns}, at most {found.most_turns:,}",
-        ),
+        ("turns", f"{show_number(found.mean_turns)} a session, p50 {found.median_turns}, at most {found.most_turns:,}"),
     ]
     if found.think_p50_s is not None:
-        rows.append(
-            (
-                "pauses",
-                f"p50 {format_duration(found.think_p50_s)}, p90 {format_duration(found.think_p90_s)} before a turn",
-            )
-        )
+        pauses = f"p50 {format_duration(found.think_p50_s)}, p90 {format_duration(found.think_p90_s)}"
+        rows.append(("pauses", f"{pauses} before a later turn"))
     return Section("Sessions", rows)
 
 

@@ -186,8 +186,13 @@ def _measure_lengths(tokens: Integers) -> Lengths:
 
 def _measure_joint(requests: pa.Table, inputs: Lengths, outputs: Lengths) -> Joint:
     pair = [np.maximum(read_integers(requests[name]), 1) for name in ("input_tokens", "output_tokens")]
-    counts, _, _ = np.histogram2d(*pair, bins=[inputs.histogram.bounds, outputs.histogram.bounds])
-    return Joint(counts.astype(np.int64), rank_correlation(*(tokens.astype(np.float64) for tokens in pair)))
+    row, column = (
+        np.searchsorted(it.histogram.bounds, tokens, "right") - 1
+        for it, tokens in zip((inputs, outputs), pair, strict=True)
+    )
+    shape = (len(inputs.histogram.counts), len(outputs.histogram.counts))
+    counts = np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
+    return Joint(counts, rank_correlation(*(tokens.astype(np.float64) for tokens in pair)))
 
 
 def _measure_sessions(trace: Trace) -> Sessions:

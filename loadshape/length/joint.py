@@ -192,8 +192,8 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _refuse(self, which: str, outside: NDArray[np.bool_], rule: str) -> None:
         if outside.any():
             raise RecipeError(
-                f"context.beyond: expected no {which} beyond the context of {self.tokens} tokens, found {outside.sum()} of "
-                f"{len(outside)}; bound the lengths by max_tokens, or write {rule}"
+                f"context.beyond: expected no {which} beyond the context of {self.tokens} tokens, found "
+                f"{outside.sum()} of {len(outside)}; bound the lengths by max_tokens, or write {rule}"
             )
 
 

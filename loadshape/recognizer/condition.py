@@ -22,6 +22,7 @@ from loadshape.policy import Rule
 CONTEXT_CHARACTERS = 60
 
 _HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]")
+_WORD = re.compile(r"[^\s/&,:()-]+")
 _RRN_WEIGHTS = (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)
 _BRN_WEIGHTS = (1, 3, 7, 1, 3, 7, 1, 3, 5)
 
@@ -46,7 +47,7 @@ class Conditions:
         """Return the score of the match text[start:end], or None where it is no finding of the rule."""
         surface = text[start:end]
         bare = surface.strip()
-        if not bare or bare.casefold() in self._ignore:
+        if not bare or self._ignores(bare.casefold()):
             return None
         if self._accept and not self._accept.fullmatch(surface):
             return None
@@ -57,6 +58,9 @@ class Conditions:
         if self._confirm and self._confirm(surface):
             score = 1.0
         return score if score >= self._floor else None
+
+    def _ignores(self, bare: str) -> bool:
+        return bare in self._ignore or bool(self._ignore and all(map(self._ignore.__contains__, _WORD.findall(bare))))
 
     def hold(self, text: str, start: int, end: int, fences: Sequence[tuple[int, int]]) -> bool:
         """Tell whether the surroundings of text[start:end] are such that it counts."""

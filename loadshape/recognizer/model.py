@@ -61,8 +61,12 @@ class _Spacy:
 
     def find(self, pieces: Sequence[str]) -> Iterator[list[Named]]:
         for batch in _batch([piece if _COULD_NAME.search(piece) else "" for piece in pieces]):
-            for doc in self._nlp.pipe(batch, batch_size=len(batch)):
-                yield [(entity.start_char, entity.end_char, entity.label_, NER_SCORE) for entity in doc.ents]
+            with self._nlp.memory_zone():  # else every word ever seen would be kept
+                found = [
+                    [(entity.start_char, entity.end_char, entity.label_, NER_SCORE) for entity in doc.ents]
+                    for doc in self._nlp.pipe(batch, batch_size=len(batch))
+                ]
+            yield from found
 
 
 def _batch(pieces: Sequence[str]) -> Iterator[list[str]]:

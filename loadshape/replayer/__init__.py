@@ -96,14 +96,14 @@ def replay(
             for worker in range(settings.workers)
         ]
         watched = choose_watched(targets, addresses, servers, settings)
+        observer = Observer(stage.log, targets, settings, watched=watched)
         with holding(stage.log) as lease:
-            with Crew(jobs, lease=lease) as crew:
+            with Crew(jobs, lease=lease) as crew, observer:
                 ready = crew.gather_ready(READY_S)
-                with Observer(stage.log, targets, settings, watched=watched) as observer:
-                    conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
-                    stage.announce(conditions)
-                    observer.begin(conditions.epoch_monotonic_ns)
-                    done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
+                conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
+                stage.announce(conditions)
+                observer.begin(conditions.epoch_monotonic_ns)
+                done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
             stage.conclude(conditions, done, ended, [*notes, *observer.notes])
     return Log.open(stage.log)
 

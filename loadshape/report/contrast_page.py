@@ -248,7 +248,7 @@ def _draw_pairings(comparison: Comparison) -> Figure:
         told.append(f"{contrast.LABELS[it.metric]}: {contrast.tell_pairing(it)}")
     layout = {
         "height": 340,
-        "xaxis": _scale_ratios("change of one and the same request", min(float(reach), _WIDEST)),
+        "xaxis": _scale_ratios("change of one request", min(float(reach), _WIDEST)),
         "yaxis": {"title": {"text": "share of requests"}, "range": [0, 1.02]} | QUARTERS,
         "shapes": [shade_range(1 / (1 + comparison.margin), 1 + comparison.margin), mark_value(1.0)],
     }

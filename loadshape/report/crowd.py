@@ -119,7 +119,7 @@ def slice_time(end_s: float, bins: int = BINS) -> Floats:
 
 def _place(values: Floats, cells: int) -> Integers:
     span = max(np.ptp(values), 1e-9)
-    return np.minimum((values - values.min()) / span * cells, cells - 1).astype(np.int64)
+    return np.asarray(np.minimum((values - values.min()) / span * cells, cells - 1), np.int64)
 
 
 def _describe_mark(number: int, held: int) -> str:

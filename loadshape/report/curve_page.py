@@ -175,7 +175,8 @@ def _draw_offered(curve: Curve) -> list[Mark]:
     known = [(it.level, value) for it in curve.points if (value := it.value("offered_hz")) is not None]
     if curve.is_closed or not known:
         return []
-    return [draw_line(*zip(*known, strict=True), "offered", style_line("--muted", "dash"))]
+    levels, offered_hz = zip(*known, strict=True)
+    return [draw_line(levels, offered_hz, "offered", style_line("--muted", "dash"))]
 
 
 def _draw_fit(curve: Curve) -> list[Mark]:

@@ -47,7 +47,7 @@ def draw_flight(summary: Summary, shapes: Sequence[dict[str, Any]] = ()) -> Figu
     data = [draw_line(fine, _count_held(begun_s, done_s, fine), "in flight", style_line("--ink")), *queues, *shares]
     told = ", beside what the server said of its running and waiting ones" if queues else ""
     caption = f"Requests begun and not yet done, as the client saw them{told}."
-    layout = {
+    layout: dict[str, Any] = {
         "height": 520 if shares else 300,
         "showlegend": bool(queues or shares),
         "xaxis": {"title": {"text": "time (s)"}, "anchor": "y2" if shares else "y", "range": [0, end_s]},

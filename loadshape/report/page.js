@@ -5,15 +5,18 @@
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const places = figures.map((_, index) => document.getElementById("plot-" + index));
   const drawn = new Set();
+  const narrow = innerWidth < 700;
   const config = { // without the button that uploads the data to somebody's cloud
-    showSendToCloud: false, plotlyServerURL: "", displaylogo: false, responsive: true, displayModeBar: "hover",
+    showSendToCloud: false, plotlyServerURL: "", displaylogo: false, responsive: true,
+    displayModeBar: narrow ? false : "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
   const frame = {
     font: { family: "system-ui, sans-serif", size: 13, color: "--ink" }, hoverlabel: { align: "left" },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", hovermode: "closest",
     modebar: { bgcolor: "transparent", color: "--muted", activecolor: "--ink" },
-    margin: { l: 64, r: 48, t: 24, b: 48 }, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+    margin: { l: narrow ? 48 : 64, r: narrow ? 12 : 48, t: 24, b: 48 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
   };
   const axis = { gridcolor: "--rule", linecolor: "--rule", zeroline: false, automargin: true };
 
@@ -26,6 +29,7 @@
 
   function draw(index) {
     const layout = { ...frame, ...figures[index].layout };
+    layout.margin = { ...frame.margin, ...layout.margin };
     for (const name in layout) if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...layout[name] };
     const style = getComputedStyle(document.documentElement);
     Plotly.react(places[index], resolve(figures[index].data, style), resolve(layout, style), config);

@@ -120,8 +120,9 @@ def _draw_distribution(summary: Summary, name: str) -> Figure:
     ]
     marks = [(of, value) for of in ("p50", "p95", "p99") if (value := getattr(found, f"{of}_s")) is not None]
     layout = {
-        "height": 340,
+        "height": 360,
         "showlegend": False,
+        "margin": {"t": 44},
         "xaxis": scale_time("time", decades=high - low),
         "yaxis": {"title": {"text": "share of values"}, "tickformat": ".0%", "rangemode": "tozero"},
         "yaxis2": {"overlaying": "y", "side": "right", "range": [0, 1.02], "showgrid": False} | QUARTERS,
@@ -137,7 +138,7 @@ def _label_marks(marks: list[tuple[str, float]], span: tuple[float, float]) -> l
     end, level = -np.inf, 0
     for text, value in marks:
         place = (np.log10(value) - span[0]) / max(span[1] - span[0], 1e-9)
-        level = level + 1 if place - end < 0.045 else 0
+        level = level + 1 if place - end < 0.1 else 0
         labels.append(label_value(text, value) | {"yshift": 13 * level})
         end = place
     return labels
@@ -176,10 +177,16 @@ def _draw_input(summary: Summary) -> Figure:
 def _count_input(summary: Summary) -> Floats:
     """Tokens of each prompt of the window, as the server counted them, else as they were planned."""
     told = metrics.read_column(summary.members, "prompt_tokens").astype(np.float64)
-    if np.isnan(told).all() and summary.log.planned is not None:
-        wanted = metrics.read_column(summary.log.planned, "input_tokens")
-        return wanted[metrics.read_column(summary.members, "request")].astype(np.float64)
-    return told
+    wanted = _read_planned(summary, "input_tokens")
+    return wanted if wanted is not None and np.isnan(told).all() else told
+
+
+def _read_planned(summary: Summary, name: str) -> Floats | None:
+    """What was planned of each request of the window; None where the log does not hold it."""
+    if summary.log.planned is None:
+        return None
+    planned = metrics.read_column(summary.log.planned, name).astype(np.float64)
+    return np.asarray(planned[metrics.read_column(summary.members, "request")], np.float64)
 
 
 def _draw_heat(summary: Summary) -> Figure:
@@ -239,20 +246,17 @@ def _spread_gaps(summary: Summary, part: slice) -> Floats:
 
 
 def _draw_lengths(summary: Summary) -> Figure:
-    planned, requests = summary.log.planned, summary.members
     caption = (
         "Cumulative share of requests by tokens: as the trace wanted them (dotted) and as the server counted them "
         "(solid), for the same requests that ended ok. Answers that are shorter than planned ended by themselves."
     )
     data = []
-    ok = metrics.is_outcome(requests, "ok")
-    number, ladder = metrics.read_column(requests, "request")[ok], np.linspace(0, 1, 201)
+    ok, ladder = metrics.is_outcome(summary.members, "ok"), np.linspace(0, 1, 201)
     for name, told, color in (("input", "prompt_tokens", "--ok"), ("output", "completion_tokens", "--good")):
-        counted = metrics.read_column(requests, told)[ok].astype(np.float64)
-        known = ~np.isnan(counted)
-        if planned is None or known.sum() < count_floor(0.5):
+        counted = metrics.read_column(summary.members, told).astype(np.float64)
+        wanted, known = _read_planned(summary, f"{name}_tokens"), ok & ~np.isnan(counted)
+        if wanted is None or known.sum() < count_floor(0.5):
             continue
-        wanted = metrics.read_column(planned, f"{name}_tokens")[number].astype(np.float64)
         for kind, values, dash in (("planned", wanted, "dot"), ("counted", counted, "solid")):
             style = style_line(color, dash) | {"hovertemplate": "%{x:,.0f} tokens: %{y:.0%}"}
             at = np.maximum(np.quantile(values[known], ladder), 1.0)

@@ -42,10 +42,10 @@ def draw_waterfall(requests: pa.Table) -> Figure:
     from_due = [mark["base"] for mark in data]
     in_run = [[_round(base + due) for base, due in zip(mark["base"], due_s, strict=True)] for mark in data]
     layout = {
-        "height": 150 + 15 * len(chosen),
+        "height": 200 + 15 * len(chosen),
         "barmode": "overlay",
         "bargap": 0.25,
-        "xaxis": {"title": {"text": "time since due (s)"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "time since due (s)", "standoff": 6}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "request"}, "type": "category", "autorange": "reversed", "tickfont": {"size": 10}},
         "updatemenus": [_make_switch(from_due, in_run)],
     }
@@ -74,9 +74,8 @@ def choose_sample(requests: pa.Table) -> Integers:
 
 def _spread(rows: Integers, count: int) -> list[int]:
     """Return *count* of the rows at even distances, the first and the last among them."""
-    if len(rows) <= count:
-        return rows.tolist()
-    return rows[np.unique(np.linspace(0, len(rows) - 1, count).astype(np.int64))].tolist() if count else []
+    places = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64))
+    return [int(row) for row in rows[places]]
 
 
 def _span(sample: pa.Table, start: str, end: str, kept: metrics.Mask) -> tuple[Floats, Floats]:
@@ -111,8 +110,8 @@ def _make_switch(from_due: list[list[float]], in_run: list[list[float]]) -> dict
         }
         for label, bases, title in views
     ]
-    place = {"type": "buttons", "direction": "left", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
-    looks = {"bgcolor": "--panel", "bordercolor": "--rule", "font": {"size": 12}, "pad": {"b": 4}, "showactive": False}
+    place = {"type": "buttons", "direction": "right", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top"}
+    looks = {"bgcolor": "--panel", "bordercolor": "--rule", "font": {"size": 12}, "pad": {"t": 56}, "showactive": False}
     return place | looks | {"buttons": buttons}
 
 

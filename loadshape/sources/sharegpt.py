@@ -92,7 +92,7 @@ def read_sharegpt(
     if not (index.is_complete or partial or known):
         raise SourceError(
             f"{path}: the JSON array is not closed: the file ends early, after {index.read:,} whole rows "
-            f"(SHA-256 {sha256}). Get the whole file, or declare it as partial (partial=True)"
+            f"(SHA-256 {sha256}). Get the whole file, or declare it as partial (--partial, partial=True)"
         )
     note = known.note if known else "" if index.is_complete else "declared as partial by the user"
     provenance = Provenance(

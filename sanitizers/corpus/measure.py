@@ -6,8 +6,8 @@
 #
 #     python sanitizers/corpus/measure.py [POLICY ...] [--set shown|unseen|FILE] [--misses]
 #
-# A FILE is presidio-research's JSON (full_text, spans) or WNUT's CoNLL (token, tag), judged by persons, places and
-# addresses, or lines of JSON (text, spans).
+# A FILE is presidio-research's JSON (full_text, spans), WNUT's CoNLL (token, tag) or KLUE's TSV (character, tag),
+# judged by what the policies claim to find, or lines of JSON (text, spans).
 
 """Measure policies on labelled sets, as JSON: recall by kind, and the share of negative texts left untouched."""
 
@@ -33,6 +33,8 @@ GROUPS = {  # kinds of a set: the line they are counted in
     "GPE": "LOCATION",
     "location": "LOCATION",
     "person": "PERSON",
+    "PS": "PERSON",
+    "LC": "LOCATION",
 }
 COUNTED = (  # of foreign sets: what the policies claim to find
     "PERSON",
@@ -57,6 +59,8 @@ def read_set(name: str) -> list[Labelled]:
         if path.suffix == ".json"
         else _read_lines(path)
         if path.suffix == ".jsonl"
+        else _read_klue(path)
+        if path.suffix == ".tsv"
         else _read_conll(path)
     )
 
@@ -90,6 +94,23 @@ def _read_conll(path: Path) -> Iterator[Labelled]:
             elif kind:
                 labels.append(Label(start, len(text), kind))
         yield Labelled(text, tuple(labels), False)
+
+
+def _read_klue(path: Path) -> Iterator[Labelled]:
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
+        text, labels = "", list[Label]()
+        for line in block.splitlines():
+            character, _, tag = line.partition("\t")
+            if line.startswith("##"):
+                continue
+            kind = GROUPS.get(tag[2:], "")
+            if tag[:1] == "I" and kind and labels and labels[-1].end == len(text):
+                labels[-1] = labels[-1]._replace(end=len(text) + len(character))
+            elif kind:
+                labels.append(Label(len(text), len(text) + len(character), kind))
+            text += character
+        if text:
+            yield Labelled(text, tuple(labels), False)
 
 
 def measure(policy: Policy, texts: Iterable[Labelled], misses: list[str] | None = None) -> dict[str, Any]:

@@ -30,61 +30,68 @@ LOOK = """({
   }).map((it) => it.textContent),
 })"""
 
+PRESS = """(async () => {
+  const plot = [...document.querySelectorAll(".plot")].find((it) => it.querySelector(".barlayer path"));
+  const before = plot.layout.xaxis.range[1];
+  plot.querySelectorAll(".updatemenu-button")[1].dispatchEvent(new MouseEvent("click", {bubbles: true}));
+  for (let frame = 0; frame < 600 && plot.layout.xaxis.range[1] === before; frame++)
+    await new Promise(requestAnimationFrame);
+  return [before, plot.layout.xaxis.range[1]];
+})()"""
+BAD = "<img src='http://192.0.2.1/x.png'><script>console.warn('odd'); undefined.name</script>"
+
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),  # a browser on a busy machine takes its time
     pytest.mark.skipif(
         PROGRAM is None, reason="needs a Chromium on this machine (Debian: apt install chromium), and found none"
     ),
 ]
 
 
-async def look(path: Path, folder: Path, width: int, dark: bool) -> dict[str, Any]:
-    async with browsing(str(PROGRAM), folder, width=width, dark=dark) as page:
-        await page.open(path)
-        drawn = await page.draw_all()
-        seen: dict[str, Any] = await page.evaluate(LOOK)
-        return seen | {"drawn": drawn, "problems": page.problems}
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one browser saw of every page in every view, of the waterfall's button, and of a page that is bad."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, make in PAGES.items():
+        (folder / f"{name}.html").write_text(render(make(), "html"), encoding="utf-8")
+    (folder / "bad.html").write_text(BAD, encoding="utf-8")
+    return asyncio.run(look_at_all(folder))
+
+
+async def look_at_all(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    async with browsing(str(PROGRAM), folder / "profile") as page:
+        for name in PAGES:
+            for view, (width, dark) in VIEWS.items():
+                await page.open(folder / f"{name}.html", width=width, dark=dark)
+                drawn = await page.draw_all()
+                found[f"{name}: {view}"] = await page.evaluate(LOOK) | {"drawn": drawn, "problems": page.problems}
+        await page.open(folder / "report.html")
+        await page.draw_all()
+        found["waterfall"] = await page.evaluate(PRESS)
+        await page.open(folder / "bad.html")
+        found["bad"] = page.problems
+    return found
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", PAGES)
-def test_a_browser_draws_every_figure(name: str, view: str, tmp_path: Path) -> None:
-    path = tmp_path / f"{name}.html"
-    path.write_text(render(PAGES[name](), "html"), encoding="utf-8")
-    width, dark = VIEWS[view]
-    seen = asyncio.run(look(path, tmp_path / "profile", width, dark))
-    assert seen["problems"] == []
-    assert seen["drawn"] == seen["places"] > 0
-    assert seen["empty"] == []
-    assert seen["clipped"] == []
-    assert seen["overflow"] <= 0
-    assert seen["paper"] == ("rgb(18, 22, 28)" if dark else "rgb(255, 255, 255)")
+def test_a_browser_draws_every_figure(seen: dict[str, Any], name: str, view: str) -> None:
+    page = seen[f"{name}: {view}"]
+    assert page["problems"] == []
+    assert page["drawn"] == page["places"] > 0
+    assert page["empty"] == []
+    assert page["clipped"] == []
+    assert page["overflow"] <= 0
+    assert page["paper"] == ("rgb(18, 22, 28)" if VIEWS[view][1] else "rgb(255, 255, 255)")
 
 
-def test_the_browser_would_see_a_problem(tmp_path: Path) -> None:
-    path = tmp_path / "bad.html"
-    path.write_text("<img src='http://192.0.2.1/x.png'><script>console.warn('odd'); undefined.name</script>")
-    seen = asyncio.run(look(path, tmp_path / "profile", 800, False))
-    told = "\n".join(seen["problems"])
-    assert [word for word in ("192.0.2.1", "odd", "TypeError") if word not in told] == []
-
-
-def test_the_waterfall_can_be_laid_out_in_the_run(tmp_path: Path) -> None:
-    async def press() -> list[float]:
-        async with browsing(str(PROGRAM), tmp_path / "profile") as page:
-            await page.open(path)
-            await page.draw_all()
-            script = """(async () => {
-              const plot = [...document.querySelectorAll(".plot")].find((it) => it.querySelector(".barlayer path"));
-              const before = plot.layout.xaxis.range[1];
-              plot.querySelectorAll(".updatemenu-button")[1].dispatchEvent(new MouseEvent("click", {bubbles: true}));
-              await new Promise((go) => setTimeout(go, 500));
-              return [before, plot.layout.xaxis.range[1]];
-            })()"""
-            found: list[float] = await page.evaluate(script)
-            return found
-
-    path = tmp_path / "report.html"
-    path.write_text(render(make_summary(), "html"), encoding="utf-8")
-    since_due_s, in_run_s = asyncio.run(press())
+def test_the_waterfall_can_be_laid_out_in_the_run(seen: dict[str, Any]) -> None:
+    since_due_s, in_run_s = seen["waterfall"]
     assert since_due_s < 10 < in_run_s
+
+
+def test_the_browser_would_see_a_problem(seen: dict[str, Any]) -> None:
+    told = "\n".join(seen["bad"])
+    assert [word for word in ("192.0.2.1", "odd", "TypeError") if word not in told] == []

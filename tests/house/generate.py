@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from loadshape import errors, fixture, log, trace
+from loadshape import errors, fixture, log, observation, trace
 from loadshape.cli import app
 from loadshape.replayer.job import Settings
 from loadshape.runfile import TargetEntry, TargetOptions
@@ -126,7 +126,9 @@ def describe_default(argument: Any) -> str:
     if argument.required:
         return "required"
     default = argument.field_info.default
-    return "none" if default is None else "off" if default is False else "on" if default is True else f"`{default}`"
+    if default in (None, inspect.Parameter.empty):
+        return "none"
+    return "off" if default is False else "on" if default is True else f"`{default}`"
 
 
 def describe(argument: Any) -> str:
@@ -174,6 +176,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "log.planned": write_columns(log.PLANNED),
     "log.reads": write_columns(log.READS),
     "log.health": write_columns(log.HEALTH),
+    "observation.samples": write_columns(observation.SAMPLES),
     "log.run": write_fields(log.Run),
     "log.manifest": write_fields(log.LogManifest),
     "log.outcomes": write_outcomes,

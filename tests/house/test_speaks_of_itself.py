@@ -15,6 +15,7 @@ HOSTS = re.compile(r"\bhttps?://(?:[^\s/@\"'`]*@)?((?:[A-Za-z0-9-]+\.)+[A-Za-z]{
 KNOWN_HOSTS = re.compile(
     r"(.+\.)?example(\.com|\.org|\.net)?|.+\.(example|invalid|test)"
     r"|www\.apache\.org|www\.w3\.org|keepachangelog\.com|huggingface\.co|github\.com"
+    r"|(?:docs\.)?mlcommons\.org|in-toto\.io|slsa\.dev|schema\.org|purl\.org"
 )
 FOREIGN = {
     "a folder of one machine": re.compile(r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/"),

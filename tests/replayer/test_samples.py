@@ -76,7 +76,7 @@ def test_of_the_engine_no_secret_and_no_path_is_kept() -> None:
     info = {
         "vllm_config": {
             "model_config": {
-                "model": "/home/someone/m",
+                "model": "/models/m",
                 "dtype": "torch.bfloat16",
                 "hf_token": "planted",
                 "revision": None,
