@@ -107,7 +107,8 @@ def test_a_rate_of_zero(tmp_path: Path) -> None:
     text = find_data("traces/recipes/balanced-chat.toml").read_text()
     path.write_text(re.sub(r"(?m)^(rate\w*) = .*$", r'\1 = "0/s"', text))
     with pytest.raises(
-        RecipeError, match=r"zero\.toml, line \d+: arrivals\.rate_hz: expected a number above 0.*; write requests per second"
+        RecipeError,
+        match=r"zero\.toml, line \d+: arrivals\.rate_hz: expected a number above 0.*; write requests per second",
     ):
         Recipe.load(path)
 

@@ -233,7 +233,7 @@ def test_a_broken_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None
 def test_other_refusals(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No such file"):
         read("sharegpt", tmp_path / "absent.json")
-    with pytest.raises(SourceError, match="expected one of sharegpt, .*, found 'sharegtp'"):
+    with pytest.raises(SourceError, match=r"expected one of sharegpt, .*, found 'sharegtp'"):
         read("sharegtp", tmp_path / "absent.json")
 
 

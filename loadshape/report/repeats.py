@@ -1,6 +1,8 @@
 # What repeats of one run say together, for a terminal and for a program.
 #
-# Law: every reading with its interval across runs; what a single run says, its own report says. Layout only.
+# Law: every reading with its interval across runs; what a single run says, its own report says. A reading that one
+# of the runs does not have says why instead of a number. Layout only: the means and the intervals are made in
+# replication.py.
 
 """Forms of a replication: text and JSON."""
 

