@@ -199,7 +199,7 @@ class Endpoint:
         return response
 
     def _prepare(self, ask: Ask, part: Part, request_id: str, is_chat: bool) -> Answer:
-        prompt = ask.encode_prompt(is_chat)
+        prompt = ask.encode_prompt(is_chat, self.script.image_tokens)
         prompt_tokens = count_tokens(prompt)
         tokens, finish = choose_length(ask, part, ask.limit_tokens(is_chat), prompt_tokens, self.script.context_tokens)
         cached_tokens, written_tokens = self._cache.admit(prompt, ask.cache_salt)

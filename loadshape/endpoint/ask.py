@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from typing import Annotated, Any
@@ -64,10 +65,10 @@ class Ask(msgspec.Struct, frozen=True):
             return 16 if self.max_tokens is None else self.max_tokens
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def encode_prompt(self, is_chat: bool) -> bytes:
-        """Return the prompt as the bytes that are counted and cached, four to a token."""
+    def encode_prompt(self, is_chat: bool, image_tokens: int = 0) -> bytes:
+        """Return the prompt as the bytes that are counted and cached, four to a token; 0 *image_tokens* refuse images."""
         if is_chat:
-            return "\n".join(map(_join_message, self.messages or [])).encode()
+            return "\n".join(_join_message(message, image_tokens) for message in self.messages or []).encode()
         parts = [self.prompt] if isinstance(self.prompt, str) else self.prompt or []
         if len(parts) == 1 and isinstance(parts[0], str):
             return parts[0].encode()
@@ -77,13 +78,21 @@ class Ask(msgspec.Struct, frozen=True):
         return b"".join(struct.pack("<I", number & 0xFFFF_FFFF) for number in numbers)
 
 
-def _join_message(message: dict[str, Any]) -> str:
+def _join_message(message: dict[str, Any], image_tokens: int) -> str:
     content = message.get("content") or ""
     if isinstance(content, list):
-        if any(not isinstance(part, dict) or part.get("type") != "text" for part in content):
-            raise Refusal("this model is not a multimodal model")
-        content = "".join(str(part.get("text", "")) for part in content)
+        content = "".join(_read_part(part, image_tokens) for part in content)
     return f"{message.get('role')}: {content}"
+
+
+def _read_part(part: Any, image_tokens: int) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text":
+        return str(part.get("text", ""))
+    if kind != "image_url" or not image_tokens:
+        raise Refusal("this model is not a multimodal model")
+    seen = hashlib.sha256(msgspec.json.encode(part)).hexdigest()[:4]  # another image is another token
+    return seen * image_tokens
 
 
 def decode_ask(body: bytes, is_chat: bool) -> Ask:

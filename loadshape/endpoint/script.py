@@ -78,7 +78,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `output_tokens` is the median natural length (lognormal with `output_sigma`) at which an answer stops
     unless the request sets `ignore_eos`; without it an answer has as many tokens as the request asked for.
     `step_s` > 0 makes all streams emit on common ticks, as continuous batching does. `max_running` bounds
-    the requests in progress; others wait in order of arrival. A request meets one of `faults` with
+    the requests in progress; others wait in order of arrival. An image counts `image_tokens`; at 0 the model
+    is none for images. A request meets one of `faults` with
     probability `fault_rate`. Raises InputError for a value outside its range.
 
     >>> Script(ttft_s=0.2, itl_s=0.01, max_running=8).draw("request-1").ttft_ns
@@ -97,6 +98,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_running: Count | None = None
     context_tokens: Count = 32_768
     cache_blocks: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 65_536
+    image_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     faults: tuple[str, ...] = ()
     fault_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     seed: int = 0

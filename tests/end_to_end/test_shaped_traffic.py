@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadshape.arrival import Poisson
+from loadshape.endpoint import Script, running
 from loadshape.errors import TargetError
+from loadshape.length import Fixed
 from loadshape.log import Log
+from loadshape.picture import Images
+from loadshape.shape import Shape
 from loadshape.target import Target
 from loadshape.trace import Loop
 from loadshape.wire.openai import Kind
@@ -243,3 +248,14 @@ def test_a_header_that_a_server_repeats_is_in_no_file(server: Listener, tmp_path
     assert log.environment["server"]["models"]["heard"] == "***"
     holding = [path for path in tmp_path.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
     assert holding == []
+
+
+def test_images_are_counted_by_a_server_that_takes_them(tmp_path: Path) -> None:
+    shape = Shape(Poisson(rate_hz=20), Fixed(tokens=40), Fixed(tokens=5), images=Images(width=32, height=32, count=2))
+    trace = shape.trace(None, duration_s=1, seed=1)
+    for image_tokens, outcome in ((64, "ok"), (0, "http_error")):
+        with running(Script(ttft_s=0.01, itl_s=0.002, image_tokens=image_tokens)) as url:
+            log = play(trace, Target(url), tmp_path / f"{outcome}.log")
+        assert set(log.manifest.outcomes) == {outcome}
+    taken = Log.open(tmp_path / "ok.log").requests["prompt_tokens"].to_pylist()
+    assert min(taken) >= 40 + 2 * 64
