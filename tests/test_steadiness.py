@@ -85,3 +85,7 @@ def test_without_a_window_nothing_is_asked_of_it() -> None:
 def test_limits_below_zero_are_refused() -> None:
     with pytest.raises(InputError, match="trend_difference"):
         Limits(trend_difference=-1)
+
+
+def test_answers_as_long_as_the_run_are_no_overload() -> None:
+    assert find(play(np.full(1000, 60_000.0)), "overload") is None

@@ -66,7 +66,7 @@ class Ask(msgspec.Struct, frozen=True):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def encode_prompt(self, is_chat: bool, image_tokens: int = 0) -> bytes:
-        """Return the prompt as the bytes that are counted and cached, four to a token; 0 *image_tokens* refuse images."""
+        """Return the prompt as bytes that are counted and cached, four to a token; without *image_tokens* no images."""
         if is_chat:
             return "\n".join(_join_message(message, image_tokens) for message in self.messages or []).encode()
         parts = [self.prompt] if isinstance(self.prompt, str) else self.prompt or []

@@ -32,6 +32,7 @@ _FEWEST = 200  # requests that end ok, below which a trend is not to be told fro
 _BATCHES = 20
 _FEWEST_CUT = 4  # batches: fewer are a few slow requests and no beginning
 _SURE = 4.0  # standard errors by which a beginning must differ
+_FILLING = 0.2  # of the window: where even the shortest answer takes longer, it only fills
 _RANK = 0.75  # rank correlation of 20 independent values, exceeded by one series in 5,000
 
 
@@ -72,6 +73,9 @@ def find_overload(log: Log, limits: Limits, window_s: tuple[float, float]) -> Fi
     if log.run.loop.get("mode") == "closed" or end_s <= start_s or not _is_even(log, window_s):
         return None
     begun_s, done_s = (metrics.read_stamp_s(log.requests, name) for name in ("begun", "done"))
+    lasted_s = (done_s - begun_s)[(begun_s >= start_s) & (begun_s <= end_s)]
+    if np.nanmin(lasted_s, initial=np.inf) > _FILLING * (end_s - start_s):
+        return None  # answers this long fill an empty server all through the window, and nobody is behind
     at_s = np.linspace(start_s, end_s, 101)
     arrived, finished = (np.searchsorted(np.sort(known[~np.isnan(known)]), at_s) for known in (begun_s, done_s))
     in_flight = (arrived - finished).astype(np.float64)
