@@ -89,7 +89,7 @@ def sweep_recipe(
     recipe
         A packaged recipe's name, or a TOML file.
     vary
-        The key of the recipe that is varied: arrivals.rate, loop.slots, ...
+        The key of the recipe that is varied, such as arrivals.rate or loop.slots.
     levels
         Its values, such as 5,10,20,40.
     target
