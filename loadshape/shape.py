@@ -377,10 +377,12 @@ def _find_contradictions(shape: Shape) -> Iterator[str]:
 def _find_unfilled_blocks(tree: PrefixTree | None, inputs: Length | None) -> Iterator[str]:
     if tree is None:
         return
-    if tree.prefix_tokens is not None and tree.prefix_tokens < tree.block_tokens:
+    level_tokens = tree.prefix_tokens // tree.depth if tree.prefix_tokens is not None else tree.block_tokens
+    if level_tokens < tree.block_tokens:
+        of_what = "the prefix" if tree.depth == 1 else f"each of its {tree.depth} levels"
         yield (
-            f"prefixes.block_tokens: expected at most the {tree.prefix_tokens} tokens of the prefix, found "
-            f"{tree.block_tokens}; such a prefix fills no block, and nothing is ever served"
+            f"prefixes.block_tokens: expected at most the {level_tokens} tokens of {of_what}, found "
+            f"{tree.block_tokens}; what fills no block is never served: lower block_tokens or depth, or lengthen it"
         )
     longest = getattr(inputs, "tokens", getattr(inputs, "max_tokens", None))
     if tree.hit_rate is not None and longest is not None and longest <= tree.block_tokens:

@@ -118,7 +118,7 @@ MISTAKES = [
     (
         "share = 0.5",
         "prefix_tokens = 8",
-        r"prefixes\.block_tokens: expected at most the 8 tokens of the prefix",
+        r"prefixes\.block_tokens: expected at most the \d+ tokens of ",
     ),
     ("seed = 3", "weight = 3", "weight: unknown key"),
     (

@@ -381,6 +381,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"isolation": "slots"}, "isolation: expected one of none, slot"),
     ({"isolation": "slot", "prefixes": PrefixTree(hit_rate=0.5)}, "isolation: a slot moves the blocks"),
     ({"prefixes": PrefixTree(prefix_tokens=10)}, r"prefixes\.block_tokens: expected at most the 10 tokens"),
+    (
+        {"prefixes": PrefixTree(prefix_tokens=40, depth=4)},
+        r"block_tokens: expected at most the 10 tokens of each of its 4",
+    ),
     ({"inputs": Fixed(16), "prefixes": PrefixTree(hit_rate=0.5)}, r"prefixes\.block_tokens: expected less than the 16"),
 ]
 
