@@ -5,8 +5,9 @@
 # report. How a level becomes traffic is the caller's: a `Play` replays one level for so many seconds into a log.
 #
 # A search asks search.py what to try next and a gate what came of it. A level is judged by all its trials together:
-# met or missed only where the intervals are sure of it. An INVALID trial ends the search: beyond it the generator
-# would be measured, and not the server.
+# met or missed where the intervals are sure of it, and by the mean of its trials when it has had as many as it may
+# have. An INVALID trial ends the search, since beyond it the generator would be measured and not the server; and so
+# does one that is too short to answer the gate at all.
 
 """Exploration: repeats of a run, sweeps over levels, and searches for the largest load that keeps a gate."""
 
@@ -70,43 +71,67 @@ def sweep_levels(
 def explore(search: Search, gate: Gate, play: Play, folder: Path, *, pause_s: float = 0.0, say: Say = print) -> Found:
     """Return what *search* finds under *gate*, going on from the trials that are in *folder*.
 
-    Raises InputError when a trial is INVALID: the generator is the limit there.
+    Raises InputError when a trial is INVALID (the generator is the limit there), or too short for the gate.
     """
-    summaries: dict[float, list[Summary]] = {}
-    trials: list[Trial] = []
+    docket = _Docket(search, gate)
     for path, level, length_s in _list_trials(folder):
-        trials.append(_judge(gate, summaries, level, length_s, Log.open(path)))
-    while isinstance(step := choose_next(search, trials), Step):
-        path = folder / f"{len(trials) + 1:03d}-{step.level:g}-{step.length_s:g}s.log"
-        if trials:
+        docket.add(level, length_s, Log.open(path))
+    while isinstance(step := choose_next(search, docket.trials), Step):
+        number = len(docket.trials) + 1
+        if number > 1:
             time.sleep(pause_s)
-        budget = f"trial {len(trials) + 1} of at most {search.most_trials}"
-        say(f"{budget}: {step.reason} at {step.level:g} for {step.length_s:g} s")
-        trials.append(_judge(gate, summaries, step.level, step.length_s, play(step.level, step.length_s, path)))
-        say(f"  {trials[-1].status}: {_tell(rule(gate, summaries[step.level]))}")
-    return Found(step, {level: rule(gate, runs) for level, runs in sorted(summaries.items())})
+        say(f"trial {number} of at most {search.most_trials}: {step.reason} at {step.level:g} for {step.length_s:g} s")
+        path = folder / f"{number:03d}-{step.level:g}-{step.length_s:g}s.log"
+        docket.add(step.level, step.length_s, play(step.level, step.length_s, path))
+        say(f"  {docket.trials[-1].status}: {_tell(rule(gate, docket.runs[step.level]))}")
+    return Found(step, {level: rule(gate, runs) for level, runs in sorted(docket.runs.items())})
 
 
-def _judge(gate: Gate, summaries: dict[float, list[Summary]], level: float, length_s: float, log: Log) -> Trial:
-    """Add a run to those of its level and say what the gate makes of them; only the longest ones are asked."""
-    runs = summaries.setdefault(level, [])
-    if runs and length_s > runs[0].log.run.duration_s * 1.01:
-        runs.clear()  # a longer trial knows more than shorter ones, and is not averaged with them
-    runs.append(summarize(log, objectives=gate.slo))
-    decision = rule(gate, runs)
+class _Docket:
+    """The trials of a search, and the runs that each level is judged by: those of its greatest length."""
+
+    def __init__(self, search: Search, gate: Gate) -> None:
+        self.trials: list[Trial] = []
+        self.runs: dict[float, list[Summary]] = {}
+        self._length_s: dict[float, float] = {}
+        self._search = search
+        self._gate = gate
+
+    def add(self, level: float, length_s: float, log: Log) -> None:
+        """Judge one more trial together with those of its level."""
+        runs = self.runs.setdefault(level, [])
+        if length_s > self._length_s.setdefault(level, length_s):
+            runs.clear()  # a longer trial knows more than shorter ones, and is not averaged with them
+            self._length_s[level] = length_s
+        runs.append(summarize(log, objectives=self._gate.slo))
+        decision = rule(self._gate, runs)
+        _check_trial(decision, level, length_s, log)
+        is_last = len(runs) >= self._search.repeats
+        self.trials.append(Trial(level, length_s, _grade(decision, is_last=is_last)))
+
+
+def _check_trial(decision: Decision, level: float, length_s: float, log: Log) -> None:
     if decision.verdict == "INVALID":
         raise InputError(
             f"search: at {level:g} the generator is the limit, and not the server: {log.path} is INVALID; look at it "
             f"with loadshape report {log.path}, use more processes or a free machine, or search below that level"
         )
-    return Trial(level, length_s, _grade(decision))
+    blind = next((it for it in decision.rulings if it.status == "unknown"), None)
+    if blind is not None:
+        raise InputError(
+            f"search: a trial of {length_s:g} s at {level:g} cannot answer {blind.objective.text}: "
+            f"{blind.reading.why}; lengthen the trials (--lengths), or begin at a higher level"
+        )
 
 
-def _grade(decision: Decision) -> str:
+def _grade(decision: Decision, *, is_last: bool) -> str:
+    """Surely met or missed; when no more trials come, what their mean says."""
     sure = [it.status for it in decision.rulings if it.sure or it.reading.interval is None]
     if "missed" in sure:
         return "missed"
-    return "met" if len(sure) == len(decision.rulings) and decision.passed else "unsure"
+    if decision.passed and (is_last or len(sure) == len(decision.rulings)):
+        return "met"
+    return "missed" if is_last else "unsure"
 
 
 def _tell(decision: Decision) -> str:

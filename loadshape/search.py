@@ -11,8 +11,8 @@
 #
 #   widen      from the first level by factors of two, up while it is kept, down while it is not
 #   narrow     the geometric middle of the two bounds, the longer the closer they are
-#   repeat     a level whose decision is not sure is tried again, up to `repeats` times; then it counts as missed,
-#              since a load that is kept only sometimes is not kept
+#   repeat     a level whose decision is not sure is tried again, up to `repeats` times; then whoever judges the trials
+#              decides by their mean, and what is still called unsure counts as missed
 #   confirm    the lower bound once more, for the full length: what did not last long enough was no proof
 #
 # The search ends when the bounds are within `precision`, or at the floor or the ceiling that was set.
@@ -138,8 +138,9 @@ def _find_bounds(trials: Sequence[Trial]) -> tuple[float | None, float | None]:
 def _find_unsure(search: Search, trials: Sequence[Trial]) -> Trial | None:
     if not trials or trials[-1].status != "unsure":
         return None
-    tried = sum(trial.level == trials[-1].level for trial in trials)
-    return trials[-1] if tried < search.repeats else None
+    last = trials[-1]
+    tried = sum((it.level, it.length_s) == (last.level, last.length_s) for it in trials)
+    return last if tried < search.repeats else None
 
 
 def _widen_up(search: Search, trials: Sequence[Trial], kept: float | None) -> Step | Result:

@@ -114,3 +114,25 @@ def test_repeats_are_read_together_and_others_refused() -> None:
     other = summarize(replace(synthesize_log(800, 3), environment={"server": {"version": "2"}}))
     with pytest.raises(InputError, match="is no repeat of"):
         replicate([runs[0], other])
+
+
+def test_a_trial_too_short_for_the_gate_says_so(tmp_path: Path) -> None:
+    def play(level: float, length_s: float, path: Path) -> Log:
+        return synthesize_log(40, 3)
+
+    gate = Gate(objectives=("ttft.p99 <= 1 s",))
+    with pytest.raises(InputError, match=r"cannot answer ttft\.p99 <= 1 s: .*p99 needs 664; lengthen the trials"):
+        explore(Search(first=4, lowest=1, highest=100), gate, play, tmp_path, say=quiet)
+
+
+def test_a_level_that_stays_unsure_is_decided_by_the_mean_of_its_trials(tmp_path: Path) -> None:
+    said: list[float] = []
+
+    def play(level: float, length_s: float, path: Path) -> Log:
+        said.append(level)
+        return synthesize_log(200, 3, seed=len(said), slowness=0.3, failing=0.0)
+
+    gate = Gate(objectives=("errors < 1%",))  # no error in 200 requests: as many as 1.5 % would not be strange
+    found = explore(Search(first=4, lowest=4, highest=4, trial_s=30, longest_s=30), gate, play, tmp_path, say=quiet)
+    assert said == [4, 4, 4]
+    assert found.result.lower == 4
