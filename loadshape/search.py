@@ -30,8 +30,6 @@ import msgspec
 from loadshape.errors import InputError
 from loadshape.gate import Decision
 
-STATUSES = ("met", "missed", "unsure")
-
 
 class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The bounds of a search: levels from `lowest` to `highest`, beginning at `first`.

@@ -88,11 +88,13 @@ class Blocks:
 
     def count_strays(self) -> int:
         """Return how many blocks stand elsewhere, or after another block, than where their hash was first used."""
-        return int(self._find_strays().sum())
+        before = np.where(self.place > 0, np.r_[-1, self.number[:-1]], -1)
+        first = np.unique(self.number, return_index=True)[1][self.number]
+        return int(np.count_nonzero((self.place != self.place[first]) | (before != before[first])))
 
     def follow(self) -> Integers:
         """Return for each block the number of its chain: equal for equal blocks with equal ones before them."""
-        if not self._find_strays().any():
+        if not self.count_strays():
             return self.number
         chain, before = np.empty_like(self.number), np.zeros(len(self.counts), np.int64)
         starts, upto = np.cumsum(self.counts) - self.counts, 0
@@ -108,11 +110,6 @@ class Blocks:
         longest, _ = _find_longest_earlier(self.follow(), sizes)
         found = np.minimum(sizes, np.maximum(longest, 0))
         return np.bincount(self.row, found, minlength=len(self.counts)).astype(np.int64)
-
-    def _find_strays(self) -> Integers:
-        before = np.where(self.place > 0, np.r_[-1, self.number[:-1]], -1)
-        first = np.unique(self.number, return_index=True)[1][self.number]
-        return np.asarray((self.place != self.place[first]) | (before != before[first]))
 
 
 def rank_values(values: Integers) -> tuple[Integers, Integers]:

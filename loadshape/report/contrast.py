@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,10 +19,11 @@ from loadshape.effect import Effect
 from loadshape.interval import Interval
 from loadshape.reading import show_value
 from loadshape.report.document import encode
+from loadshape.report.lines import align_rows, wrap_text
 from loadshape.report.ruling import describe_reading
 from loadshape.units import format_duration
 
-WIDTH = 100
+_INDENT = " " * 4
 _HEAD = ("", "before", "after", "change", "95 % interval", "decision")
 _DECISIONS = ("better", "worse", "equivalent", "inconclusive", "unknown")
 LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
@@ -34,10 +34,10 @@ def write_text(comparison: Comparison) -> str:
     sections = [
         [tell_headline(comparison)],
         ["Contract", *_write_changes(comparison.changes)],
-        ["Readings", *_align([_HEAD, *map(list_cells, comparison.effects)])],
+        ["Readings", *align_rows([_HEAD, *map(list_cells, comparison.effects)])],
         *([["Same requests", *map(_write_pairing, comparison.pairings)]] if comparison.pairings else []),
         *([["Shift", *_write_shifts(comparison)]] if any(comparison.shifts.values()) else []),
-        ["Holds", *(line for text in comparison.conditions for line in _wrap(text))],
+        ["Holds", *(line for text in comparison.conditions for line in wrap_text(text, _INDENT, "  "))],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
@@ -120,7 +120,7 @@ def _write_changes(changes: Sequence[Change]) -> Iterator[str]:
     if not changes:
         yield "  no difference in traffic, model, server or client that the runs know of"
     for change in changes:
-        yield from _wrap(str(change))
+        yield from wrap_text(str(change), _INDENT, "  ")
 
 
 def tell_pairing(pairing: Pairing) -> str:
@@ -146,14 +146,3 @@ def _show_shift(shift: Shift) -> str:
     change = shift.after_s - shift.before_s
     sign = "+" if change >= 0 else "-"
     return f"p{100 * shift.q:g} {sign}{format_duration(abs(change))}"
-
-
-def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for label, *cells in rows:
-        numbers = "".join(f"   {cell:>{size}}" for cell, size in zip(cells, wide[1:], strict=True))
-        yield f"  {label:<{wide[0]}}{numbers}"
-
-
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")

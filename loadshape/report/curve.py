@@ -14,6 +14,7 @@ import msgspec
 
 from loadshape.reading import show_value
 from loadshape.report.document import encode
+from loadshape.report.lines import align_rows
 from loadshape.report.ruling import describe_reading
 from loadshape.saturation import Curve, Point, Scaling, find_knee, fit_scaling
 from loadshape.search import Found
@@ -34,7 +35,7 @@ _BAR = 24
 def write_curve(curve: Curve) -> str:
     """Return a sweep as text."""
     rows = [(curve.key, *COLUMNS.values(), "instrument"), *map(list_cells, curve.points)]
-    lines = [f"{curve.key} swept over {len(curve.points)} levels", "", *_align(rows), "", *_draw_bars(curve.points)]
+    lines = [f"{curve.key} swept over {len(curve.points)} levels", "", *align_rows(rows), "", *_draw_bars(curve.points)]
     return "\n".join([*lines, "", *tell_labels(curve), ""])
 
 
@@ -56,7 +57,7 @@ def write_curve_document(curve: Curve) -> str:
 def write_search(found: Found) -> str:
     """Return the result of a search as text."""
     trials = ((f"{it.level:g}", f"{it.length_s:g} s", it.status) for it in found.result.trials)
-    lines = [tell_headline(found), "", *_align([("level", "length", "status"), *trials]), ""]
+    lines = [tell_headline(found), "", *align_rows([("level", "length", "status"), *trials]), ""]
     for level, decision in found.decisions.items():
         lines.append(f"  {level:g}: {decision.headline}")
         lines += (f"      {it.objective.text}: {it.reading}" for it in decision.rulings)
@@ -127,9 +128,3 @@ def _draw_bars(points: Sequence[Point]) -> Iterator[str]:
     for point, value in zip(points, values, strict=True):
         bar = "#" * round(_BAR * value / most) if most else ""
         yield f"  {point.level:>10g}  {bar:<{_BAR}}  {show_value(value, '1/s')} completed"
-
-
-def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "   ".join(f"{cell:>{size}}" for cell, size in zip(row, wide, strict=True))

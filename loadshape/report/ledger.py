@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import math
-import textwrap
 from collections.abc import Iterator
 
 import msgspec
@@ -19,8 +18,8 @@ from loadshape.experiment import Entry, Experiment, Moved
 from loadshape.reading import show_value
 from loadshape.report.contrast import show_size
 from loadshape.report.document import encode
+from loadshape.report.lines import wrap_text
 
-WIDTH = 100
 _STYLE = """
 :root { color-scheme: light dark; --ink: light-dark(#1c1e21, #e4e6ea); --faint: light-dark(#6a707a, #9aa1ac);
   --page: light-dark(#fff, #16181c); --line: light-dark(#dde0e5, #343941); --good: light-dark(#1a7f4b, #4cc38a);
@@ -41,7 +40,7 @@ def write_text(experiment: Experiment) -> str:
     """Return the history as text."""
     charter, baseline = experiment.charter, experiment.baseline
     lines = [
-        *_wrap(charter.question, ""),
+        *wrap_text(charter.question, ""),
         f"to improve: {charter.improve}; protected: {'; '.join(charter.gate.objectives)}",
         f"fixed: trace {charter.trace_digest[7:19]}; the accepted one is {baseline.number} ({baseline.change})",
     ]
@@ -80,7 +79,7 @@ def write_page(experiment: Experiment) -> str:
 def _write_entry(entry: Entry) -> Iterator[str]:
     yield f"{entry.number}. {entry.change}: {entry.decision.upper()}"
     for text in (*entry.reasons, *entry.facts, *entry.rulings):
-        yield from _wrap(text, "     ")
+        yield from wrap_text(text, "       ", "     ")
     for it in entry.moved:
         if it.decision not in ("unknown", "equivalent"):
             yield f"     {it.reading:<22} {_show_change(it):>9}  {it.decision}"
@@ -110,10 +109,6 @@ def _write_row(moved: Moved) -> str:
 
 def _show_change(moved: Moved) -> str:
     return show_size(moved.size, is_share=moved.unit == "share")
-
-
-def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [indent]
 
 
 def _safe(text: str) -> str:

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from loadshape.breakdown import Breakdown, Part
 from loadshape.report.document import encode
+from loadshape.report.lines import align_rows
 from loadshape.report.tables import clean_text
 from loadshape.summary import Distribution
 from loadshape.units import format_duration, format_rate
@@ -25,8 +25,8 @@ _NAME_LIMIT = 28
 
 def write_text(breakdown: Breakdown) -> str:
     """Return the breakdown as a table of text."""
-    counts = _align([COUNTS, *map(list_counts, breakdown.parts)])
-    spans = _align([_SPANS, *map(_list_spans, breakdown.parts)])
+    counts = align_rows([COUNTS, *map(list_counts, breakdown.parts)])
+    spans = align_rows([_SPANS, *map(_list_spans, breakdown.parts)])
     return "\n".join([f"By {breakdown.by}", *counts, "", *spans]) + "\n"
 
 
@@ -58,11 +58,3 @@ def _show_name(part: Part) -> str:
 
 def _list_percentiles(values: Distribution) -> tuple[str, ...]:
     return tuple(format_duration(value) for value in (values.p50_s, values.p95_s, values.p99_s))
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return [
-        f"  {name:<{first}}  " + "  ".join(f"{it:>{width}}" for it, width in zip(cells, widths, strict=True))
-        for name, *cells in rows
-    ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from loadshape.reading import show_value
 from loadshape.replication import Replication
 from loadshape.report.document import encode
+from loadshape.report.lines import align_rows
 from loadshape.report.ruling import describe_reading, show_interval
 
 
@@ -19,9 +20,7 @@ def write_text(replication: Replication) -> str:
     verdicts = ", ".join(f"{count} {status}" for status, count in replication.verdicts.items())
     rows = [("", "mean of runs", "95 % interval across runs")]
     rows += [(it.name, show_value(it.value, it.unit), show_interval(it) or it.why) for it in replication.readings]
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"  {name:<{wide[0]}}   {value:>{wide[1]}}   {between}" for name, value, between in rows]
-    return "\n".join([f"{len(replication.runs)} runs of the same traffic: {verdicts}", "", *lines, ""])
+    return "\n".join([f"{len(replication.runs)} runs of the same traffic: {verdicts}", "", *align_rows(rows), ""])
 
 
 def write_document(replication: Replication) -> str:

@@ -7,17 +7,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadshape.report import tables
+from loadshape.report.lines import align_rows, wrap_text
 from loadshape.report.serving import list_serving
 from loadshape.report.tables import Row
 from loadshape.summary import Summary
 from loadshape.symptoms import Symptom, find_symptoms
 from loadshape.validity import Check, Verdict
 
-WIDTH = 100
 UNKNOWN_APART = 2  # checks that could not be made are told one by one up to here, else in one line
 _MARKS = {"invalid": "!!", "suspect": " !", "unknown": " ?"}
 _INDENT = " " * 5
@@ -28,13 +27,13 @@ def write_summary(summary: Summary) -> str:
     sections = [
         write_verdict(summary.verdict).splitlines(),
         ["Conditions", *_write_pairs(tables.list_conditions(summary))],
-        ["Latency", *_align([tables.LATENCY_HEAD, *(_flatten(row) for row in tables.list_latencies(summary))])],
+        ["Latency", *align_rows([tables.LATENCY_HEAD, *map(_flatten, tables.list_latencies(summary))], least=7)],
         _write_targets(tables.list_targets(summary)),
         ["Rate", *_write_rates(tables.list_rates(summary))],
         _write_serving(list_serving(summary)),
         ["Outcomes", *_write_outcomes(tables.list_outcomes(summary))],
         _write_symptoms(find_symptoms(summary)),
-        [line for note in tables.list_notes(summary) for line in _wrap(note, "")],
+        [line for note in tables.list_notes(summary) for line in wrap_text(note, "")],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
@@ -48,26 +47,28 @@ def write_verdict(verdict: Verdict) -> str:
             lines += _write_check(check)
     if len(unknown) > UNKNOWN_APART:
         told = "; ".join(check.name for check in unknown)
-        lines += _wrap(f"could not be looked at in this run: {told}", _INDENT, f"{_MARKS['unknown']}   ")
+        lines += wrap_text(f"could not be looked at in this run: {told}", _INDENT, f"{_MARKS['unknown']}   ")
     for remedy in verdict.remedies:
-        lines += _wrap(remedy, _INDENT, "do   ")
+        lines += wrap_text(remedy, _INDENT, "do   ")
     passed = len(verdict.checks) - len(verdict.reasons)
     lines.append(f"{passed} of {len(verdict.checks)} checks of the instrument passed")
     return "\n".join(lines)
 
 
 def _write_check(check: Check) -> Iterator[str]:
-    yield from _wrap(f"{check.name}: {check.measured} (limit: {check.limit})", _INDENT, f"{_MARKS[check.status]}   ")
-    yield from _wrap(check.meaning, _INDENT)
+    yield from wrap_text(
+        f"{check.name}: {check.measured} (limit: {check.limit})", _INDENT, f"{_MARKS[check.status]}   "
+    )
+    yield from wrap_text(check.meaning, _INDENT)
 
 
 def _write_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for label, text in pairs:
-        yield from _wrap(text, " " * 14, f"  {label:<12}")
+        yield from wrap_text(text, " " * 14, f"  {label:<12}")
 
 
 def _write_targets(rows: Sequence[Row]) -> list[str]:
-    return ["Targets", *_align([tables.TARGET_HEAD, *map(_flatten, rows)])] if rows else []
+    return ["Targets", *align_rows([tables.TARGET_HEAD, *map(_flatten, rows)], least=7)] if rows else []
 
 
 def _write_serving(pairs: Sequence[tuple[str, str]]) -> list[str]:
@@ -78,7 +79,7 @@ def _write_rates(rows: Sequence[Row]) -> Iterator[str]:
     wide = max(len(row.cells[0]) for row in rows)
     for row in rows:
         lead = f"  {row.label:<18}{row.cells[0]:>{wide}}  "
-        yield from _wrap(row.cells[1], " " * len(lead), lead)
+        yield from wrap_text(row.cells[1], " " * len(lead), lead)
 
 
 def _write_outcomes(rows: Sequence[Row]) -> Iterator[str]:
@@ -87,28 +88,16 @@ def _write_outcomes(rows: Sequence[Row]) -> Iterator[str]:
         count, share, *messages = row.cells
         yield f"  {row.label:<18}{count:>{wide}}  {share:>7}"
         for message in messages:
-            yield from _wrap(message, " " * 8, " " * 6)
+            yield from wrap_text(message, " " * 8, " " * 6)
 
 
 def _write_symptoms(symptoms: Sequence[Symptom]) -> list[str]:
     lines = []
     for it in symptoms:
-        lines += _wrap(f"{it.pattern} ({it.shown_by})", _INDENT, "  ")
-        lines += _wrap(f"perhaps: {it.hypothesis}; look at: {it.next_evidence}", _INDENT)
+        lines += wrap_text(f"{it.pattern} ({it.shown_by})", _INDENT, "  ")
+        lines += wrap_text(f"perhaps: {it.hypothesis}; look at: {it.next_evidence}", _INDENT)
     return ["To look at next (hypotheses, not causes)", *lines] if lines else []
 
 
 def _flatten(row: Row) -> tuple[str, ...]:
     return (row.label, *row.cells)
-
-
-def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    for label, *cells in rows:
-        numbers = "".join(f"{cell:>{max(wide, 7) + 3}}" for cell, wide in zip(cells, others, strict=True))
-        yield f"  {label:<{first}}{numbers}"
-
-
-def _wrap(text: str, indent: str, first: str | None = None) -> list[str]:
-    lead = indent if first is None else first
-    return textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=indent) or [lead.rstrip()]
