@@ -13,6 +13,7 @@ from loadshape.version import __version__
 
 if TYPE_CHECKING:
     from loadshape.arrival import Burst, Constant, Gamma, Poisson, superpose
+    from loadshape.cluster.launcher import RayLauncher
     from loadshape.conversation import Conversation, Message
     from loadshape.errors import InputError, LoadshapeError, ReplayError, WireError
     from loadshape.fixture import Fixture
@@ -51,6 +52,7 @@ __all__ = [
     "Poisson",
     "Policy",
     "PrefixTree",
+    "RayLauncher",
     "Recipe",
     "ReplayError",
     "Sessions",
@@ -72,6 +74,7 @@ __all__ = [
 
 _NAMES = {  # module -> what it brings; imported at the first use, so that `import loadshape` is over at once
     "loadshape.arrival": "Burst Constant Gamma Poisson superpose",
+    "loadshape.cluster.launcher": "RayLauncher",
     "loadshape.conversation": "Conversation Message",
     "loadshape.errors": "InputError LoadshapeError ReplayError WireError",
     "loadshape.fixture": "Fixture",

@@ -32,7 +32,15 @@ from loadshape.errors import TraceError
 from loadshape.portrait import measure_shared_tokens, measure_trace, read_integers
 from loadshape.sharing import rank_values
 from loadshape.stats import Integers
-from loadshape.trace import Derivation, Loop, Trace, TraceManifest, pack_messages
+from loadshape.trace import (
+    Derivation,
+    Loop,
+    Trace,
+    TraceManifest,
+    keep_segments,
+    list_segments,
+    rename_segments,
+)
 from loadshape.units import NS_PER_S
 
 T = TypeVar("T")
@@ -147,30 +155,23 @@ def _unite_segments(requests: pa.Table, tables: list[pa.Table], rows: list[int])
     distinct = list({id(table): table for table in tables}.values())
     offsets = dict(zip(map(id, distinct), np.cumsum([0, *(len(it) for it in distinct)]).tolist(), strict=False))
     offset = np.repeat([offsets[id(table)] for table in tables], rows)
-    messages = requests["messages"].combine_chunks()
-    per_request = np.asarray(pc.list_value_length(messages), np.int64)
-    flat = pc.list_flatten(messages)
-    lists = pc.struct_field(flat, "segments")
-    per_message = np.asarray(pc.list_value_length(lists), np.int64)
-    named = np.asarray(pc.list_flatten(lists), np.int64) + np.repeat(np.repeat(offset, per_request), per_message)
-    params = pc.add(requests["params"].cast(pa.int64()), pa.array(offset))
-    segments, number = _keep_used(pa.concat_tables(distinct), np.r_[named, pc.drop_null(params).to_numpy()])
+    named = list_segments(requests) + np.repeat(offset, _count_segments(requests))
+    params = pc.add(requests["params"].cast(pa.int64()), pa.array(offset)).combine_chunks()
+    segments, number = keep_segments(pa.concat_tables(distinct), np.r_[named, pc.drop_null(params).to_numpy()])
     if len(distinct) > 1:
         segments, merged = _merge_equal(segments)
         number = np.where(number < 0, -1, merged[number])
     if len(distinct) > 1 or len(segments) < len(distinct[0]):
-        roles = np.asarray(pc.struct_field(flat, "role").indices, np.int64)
-        requests = put_column(requests, "messages", pack_messages(per_request, roles, per_message, number[named]))
-        requests = put_column(requests, "params", pc.take(pa.array(number), params.combine_chunks()))
+        requests = rename_segments(requests, number[named], pc.take(pa.array(number), params))
     return requests, segments
 
 
-def _keep_used(segments: pa.Table, named: Integers) -> tuple[pa.Table, Integers]:
-    """Return the segments that are *named*, and for every old number the new one, -1 for none."""
-    used = np.zeros(len(segments), bool)
-    used[named] = True
-    number = np.where(used, np.cumsum(used) - 1, -1)
-    return segments if used.all() else segments.filter(pa.array(used)), number
+def _count_segments(requests: pa.Table) -> Integers:
+    """Return how many segments the messages of each request name."""
+    messages = requests["messages"].combine_chunks()
+    per_message = pc.list_value_length(pc.struct_field(pc.list_flatten(messages), "segments"))
+    ends = np.r_[0, np.cumsum(np.asarray(per_message, np.int64))]
+    return np.diff(ends[np.r_[0, np.cumsum(np.asarray(pc.list_value_length(messages), np.int64))]])
 
 
 def _merge_equal(segments: pa.Table) -> tuple[pa.Table, Integers]:

@@ -59,6 +59,7 @@ def list_facts(log: Log) -> dict[tuple[str, str], Any]:
     facts |= {("client", key): value for key, value in run.settings.items() if key in _CLIENT_SETTINGS}
     facts[("client", "loadshape")] = run.tool
     facts[("instrument", "profiled")] = bool(run.settings.get("profile"))
+    facts[("client", "proxies")] = [(target.get("proxy") or {}).get("url") for target in run.targets]
     facts[("model", "name")] = [target.get("model") for target in run.targets]
     facts[("server", "targets")] = len(run.targets)
     for subject in ("server", "client"):

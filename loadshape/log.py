@@ -11,6 +11,7 @@
 #     NAME.log/worker-00/reads.arrows    one row a read that carried stream bytes
 #     NAME.log/worker-00/health.arrows   ten rows a second about the instrument itself
 #     NAME.log/server.arrows             what servers and GPUs said of themselves (observation.py)
+#     NAME.log/nodes.json                the machines of a run on several (nodes.py)
 #     NAME.log/manifest.json             rows and hash of every shard; written last
 #
 # All stamps are ns since the run's epoch T0 on CLOCK_MONOTONIC; the manifest has T0 itself and its
@@ -21,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,8 @@ import pyarrow.compute as pc
 from loadshape.digest import digest_file
 from loadshape.errors import LogError
 from loadshape.manifest import find_member, read_manifest, read_plain, read_table
+from loadshape.nodes import NAME as NODES_NAME
+from loadshape.nodes import Node, read_nodes
 from loadshape.shard import VERSION as VERSION
 from loadshape.shard import Shard as Shard
 from loadshape.shard import check_head, gather_shards, iterate_shards, slice_table
@@ -163,7 +166,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     targets: list[dict[str, Any]]
     receive: str  # "kernel" or "user": whose stamp at_ns is
     pacing: str
-    processes: int
+    processes: int  # of each node
     settings: dict[str, Any]
     epoch_monotonic_ns: int
     epoch_realtime_ns: int
@@ -172,7 +175,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     trace_path: str = ""  # where the trace lay on that host; empty if it was in memory
     arrivals: list[dict[str, Any]] = []  # the arrival processes that the trace's recipe declares
     salt: str = ""  # what keeps its prompts out of other runs' caches, as settings.isolation says; empty: nothing
+    nodes: int = 1
+    launcher: dict[str, Any] = {}  # what spread it over nodes, and how
     tool: str = f"loadshape {__version__}"
+
+    @property
+    def workers_each(self) -> int:
+        """How many workers each node has, with its probe, which is the last of them."""
+        return self.processes + bool(self.settings.get("probe_share"))
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are in all: node n has n * workers_each and the next ones."""
+        return self.nodes * self.workers_each
 
 
 class LogManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,7 +211,8 @@ class Log:
     `requests`, `reads` and `health` have the schemas REQUESTS, READS and HEALTH; requests are sorted by number, reads
     by (request, time), health by (worker, time). `planned` has the schema PLANNED and is sorted by number; None in
     logs from before it was kept. Reads may be many: they stay on the disk until `reads` is asked for, and
-    `read_parts` goes through them in little memory. `held` are the reads of a log that is not on a disk.
+    `read_parts` goes through them in little memory. `held` are the reads of a log that is not on a disk. `nodes` are
+    the machines of a run on several, in their order.
     """
 
     path: Path
@@ -206,6 +222,7 @@ class Log:
     held: pa.Table | None
     health: pa.Table
     planned: pa.Table | None = None
+    nodes: list[Node] = field(default_factory=list)
 
     @classmethod
     def open(cls, path: str | Path) -> Log:
@@ -228,6 +245,7 @@ class Log:
                 [("worker", "ascending"), ("at_ns", "ascending")]
             ),
             planned=read_planned(folder) if PLANNED_NAME in manifest.files else None,
+            nodes=read_nodes(folder) if NODES_NAME in manifest.files else [],
         )
 
     @cached_property
@@ -320,7 +338,7 @@ def open_logs(path: str | Path) -> list[Log]:
 
 def digest_conditions(folder: Path) -> dict[str, str]:
     """Return {name: sha256} of what stands beside the shards of the log at *folder*, for its manifest."""
-    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME, SERVER_NAME)
+    names = (RUN_NAME, ENVIRONMENT_NAME, PLANNED_NAME, SERVER_NAME, NODES_NAME)
     return {name: digest_file(folder / name) for name in names if (folder / name).is_file()}
 
 

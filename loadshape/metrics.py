@@ -157,6 +157,13 @@ DEFINITIONS = {
     "reasoning_tokens_per_s": Definition(
         "tokens/s", "sum of reasoning_tokens / window", OK + " in the window", "Part of the output tokens."
     ),
+    "user_tokens_per_s": Definition(
+        "tokens/s",
+        "sum of (completion_tokens - 1) / sum of (last_token - first_token)",
+        OK + " with completion_tokens >= 2",
+        "How fast one user sees an answer grow, over all answers. Of a single request it is 1 / TPOT, so its percentiles "
+        "are those of TPOT upside down.",
+    ),
     "cached_share": Definition(
         "share",
         "sum of cached_tokens / sum of prompt_tokens",
@@ -176,6 +183,12 @@ DEFINITIONS = {
         OK,
         "A failed request is a miss. A request of one token has no TPOT and meets that objective; one whose "
         "tokens the server did not count misses it.",
+    ),
+    "goodput_tokens_per_s": Definition(
+        "tokens/s",
+        "sum of completion_tokens of the requests of goodput_hz / window",
+        OK,
+        "Output tokens that came in time to count: those of a request that missed an objective are none.",
     ),
     "attainment": Definition(
         "share",
@@ -235,10 +248,22 @@ def charge_failures(requests: pa.Table, values: Floats) -> Floats:
     return np.where(fell_due(requests) & ~is_outcome(requests, "ok"), np.inf, values)
 
 
+def measure_user_rate(requests: pa.Table) -> float | None:
+    """Return user_tokens_per_s of *requests*, None where the server counted no tokens."""
+    steps, span_s = _count_steps(requests), measure_span(requests, "first_token", "last_token")
+    known = is_outcome(requests, "ok") & ~np.isnan(steps) & ~np.isnan(span_s)
+    total_s = float(span_s[known].sum())
+    return float(steps[known].sum()) / total_s if total_s > 0 else None
+
+
 def _measure_tpot(requests: pa.Table) -> Floats:
+    return np.asarray(measure_span(requests, "first_token", "last_token") / _count_steps(requests), np.float64)
+
+
+def _count_steps(requests: pa.Table) -> Floats:
+    """Return the tokens after the first one, nan where there are none or the server did not count."""
     tokens = read_column(requests, "completion_tokens").astype(np.float64)
-    gaps = np.where(tokens >= 2, tokens - 1, np.nan)
-    return np.asarray(measure_span(requests, "first_token", "last_token") / gaps, np.float64)
+    return np.where(tokens >= 2, tokens - 1, np.nan)
 
 
 @dataclass(frozen=True, slots=True)

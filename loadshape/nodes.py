@@ -29,8 +29,9 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One reading of a node's clock: the quickest of many round trips at about the same time."""
 
     at_ns: int  # since T0 on the coordinator's clock: before the run it is negative
-    offset_ns: int  # coordinator's clock - node's clock
-    bound_ns: int  # the error is not larger than this: half of the shortest round trip
+    offset_ns: int | None  # coordinator's clock - node's clock; None: no answer was heard
+    bound_ns: int | None  # the error is not larger than this: half of the shortest round trip, and clocks' own part
+    rtt_p99_ns: int | None  # round trip that 99 % of the heard pings did not exceed
     sent: int  # pings
     heard: int  # answers
 

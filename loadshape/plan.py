@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
+from loadshape.deal import deal_sessions, number_sessions
 from loadshape.errors import TraceError
+from loadshape.stats import Integers
 from loadshape.trace import Loop, Trace
 
 NULL = -1
@@ -49,10 +51,8 @@ def split_trace(trace: Trace, worker: int, workers: int, *, clocked: bool = True
     With *probe_every* one session in so many is nobody's but the probe's, whose number is *workers*.
     """
     session = np.asarray(trace.requests["session"])
-    _, first, inverse = np.unique(session, return_index=True, return_inverse=True)
-    ordinal = np.empty(len(first), np.int64)
-    ordinal[np.argsort(first)] = np.arange(len(first))  # sessions counted in the order of the trace
-    rows = np.flatnonzero(_deal(len(first), workers, probe_every)[ordinal[inverse]] == worker)
+    ordinal = count_sessions(trace)
+    rows = np.flatnonzero(deal_sessions(int(ordinal.max(initial=-1)) + 1, workers, probe_every)[ordinal] == worker)
     share = trace.requests.take(rows)
     turn = np.asarray(share["turn"])
     patience = share["patience"].combine_chunks()
@@ -69,6 +69,11 @@ def split_trace(trace: Trace, worker: int, workers: int, *, clocked: bool = True
     )
 
 
+def count_sessions(trace: Trace) -> Integers:
+    """Return the ordinal of each row's session, sessions counted in the order of the trace."""
+    return number_sessions(np.asarray(trace.requests["session"]))
+
+
 def split_total(total: int | None, worker: int, workers: int) -> int | None:
     """Return the part of a total (slots, cap) that *worker* gets: parts differ by one at most and add up."""
     return None if total is None else total // workers + (worker < total % workers)
@@ -82,15 +87,6 @@ def check_loop(loop: Loop, workers: int) -> None:
                 f"loop.{name}: {total} cannot be split over {workers} processes; "
                 f"set processes = {total} in the run file"
             )
-
-
-def _deal(sessions: int, workers: int, probe_every: int) -> np.ndarray:
-    """Return whose each session is, by its ordinal."""
-    ordinal = np.arange(sessions)
-    if not probe_every:
-        return ordinal % workers
-    is_probed = ordinal % probe_every == probe_every // 2
-    return np.where(is_probed, workers, (np.cumsum(~is_probed) - 1) % workers)
 
 
 def _integers(column: object) -> list[int]:

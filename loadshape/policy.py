@@ -5,7 +5,8 @@
 # rule that stands first gives the name.
 #
 # A policy may be put together from others: `include` names them, their rules stand first and in that order,
-# and `actions` says what the whole does about a kind of finding. What is kept, hashed and written into a
+# `actions` says what the whole does about a kind of finding, and `second` which model must not rule out what
+# another one found. What is kept, hashed and written into a
 # fixture is the policy with everything included: it can be read without its parts, and a changed part is
 # another digest. The digest covers the decoded value, not comments or layout, and leaves defaults out, so
 # a new optional key does not change the digest of old policies.
@@ -52,6 +53,14 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     kind: Literal["spacy", "onnx"] = "spacy"
 
 
+class Second(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A second opinion: `model` has to hold one of its `labels` possible somewhere in a finding, with this `score`."""
+
+    model: str
+    labels: tuple[str, ...]
+    score: float = 0.05
+
+
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One kind of finding: who looks for it, which of its results count, and what happens to them.
 
@@ -65,7 +74,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     made of words of `ignore` (nor, for names, of the policy's), the text has a letter of `script`, and one of the words
     of `context` stands within 60 characters. Empty means no condition. A pattern's score is `confidence`, and 1
     where `confirm` passes: a check digit that not every valid number has. Names of the same rule become one
-    where `join` matches what stands between them.
+    where `join` matches what stands between them. What `second` rules out is none of the rule's.
     """
 
     entity: str
@@ -85,6 +94,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     context: tuple[str, ...] = ()
     script: Script = "any"
     join: str = ""
+    second: Second | None = None
     where: Place = "anywhere"
     action: Action = "mask"
 
@@ -123,6 +133,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     include: tuple[str, ...] = ()
     parts: dict[str, int] = {}
     actions: dict[str, Action] = {}
+    second: dict[str, Second] = {}
     ignore: tuple[str, ...] = ()
     models: tuple[Model, ...] = msgspec.field(name="model", default=())
     rules: tuple[Rule, ...] = msgspec.field(name="rule", default=())
@@ -132,7 +143,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             raise ValueError("languages: expected at least one, such as 'en'")
         if self.tolerance_tokens < 0 or self.seed < 0:
             raise ValueError("tolerance_tokens, seed: expected 0 or more")
-        if not (self.rules or self.include or self.text == "synthetic"):
+        if not (self.rules or self.include or self.ignore or self.text == "synthetic"):
             raise ValueError("rule: expected at least one [[rule]]")
 
     @classmethod
@@ -184,25 +195,33 @@ def _complete(own: Policy, origin: str, folder: Path, above: tuple[str, ...]) ->
     parts = [_load(name, folder, above) for name in own.include]
     whole = [*parts, own]
     rules = [rule for part in whole for rule in part.rules]
-    unknown = sorted(set(own.actions) - {rule.entity for rule in rules})
-    if unknown:
-        raise PolicyError(f"{origin}: actions: no rule finds {', '.join(unknown)}")
+    for key, entities in (("actions", own.actions), ("second", own.second)):
+        unknown = sorted(set(entities) - {rule.entity for rule in rules})
+        if unknown:
+            raise PolicyError(f"{origin}: {key}: no rule finds {', '.join(unknown)}")
     models = tuple(dict.fromkeys(model for part in whole for model in part.models))
+    rules = [_settle(rule, own) for index, rule in enumerate(rules) if rule not in rules[:index]]  # two include a third
     _check_models(rules, models, origin)
     return msgspec.structs.replace(
         own,
         include=(),
         parts={name: version for part in parts for name, version in {**part.parts, part.name: part.version}.items()},
         actions={},
+        second={},
         languages=tuple(dict.fromkeys(language for part in whole for language in part.languages)),
         ignore=tuple(dict.fromkeys(word for part in whole for word in part.ignore)),
         models=models,
-        rules=tuple(
-            msgspec.structs.replace(rule, action=own.actions.get(rule.entity, rule.action))
-            for index, rule in enumerate(rules)
-            if rule not in rules[:index]  # two parts may include the same third
-        ),
+        rules=tuple(rules),
     )
+
+
+def _settle(rule: Rule, whole: Policy) -> Rule:
+    """Return a rule with what the whole policy says about its kind: its action, and its second opinion."""
+    rule = msgspec.structs.replace(rule, action=whole.actions.get(rule.entity, rule.action))
+    second = whole.second.get(rule.entity)
+    if second is None or not rule.recognizer.startswith(NER) or rule.recognizer == NER + second.model:
+        return rule
+    return msgspec.structs.replace(rule, second=second)
 
 
 def _check_models(rules: Sequence[Rule], models: Sequence[Model], origin: str) -> None:
@@ -210,11 +229,12 @@ def _check_models(rules: Sequence[Rule], models: Sequence[Model], origin: str) -
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise PolicyError(f"{origin}: model: two different models are called {', '.join(twice)}")
-    for rule in rules:
-        name = rule.recognizer.removeprefix(NER)
-        if rule.recognizer.startswith(NER) and name not in names:
+    used = [rule.recognizer for rule in rules if rule.recognizer.startswith(NER)]
+    used += [NER + rule.second.model for rule in rules if rule.second]
+    for recognizer in used:
+        if recognizer.removeprefix(NER) not in names:
             known = ", ".join(names) or "none: a [[model]] must name its package"
-            raise PolicyError(f"{origin}: model: a rule uses {rule.recognizer!r}; models of the policy: {known}")
+            raise PolicyError(f"{origin}: model: a rule uses {recognizer!r}; models of the policy: {known}")
 
 
 def _compile(pattern: str) -> None:
@@ -228,7 +248,7 @@ def _refuse(origin: str, problem: msgspec.ValidationError) -> NoReturn:
     message = str(problem)
     unknown = _UNKNOWN_FIELD.search(message)
     if unknown:
-        fields = {field.encode_name for kind in (Policy, Rule, Model) for field in msgspec.structs.fields(kind)}
+        fields = {field.encode_name for kind in (Policy, Rule, Model, Second) for field in msgspec.structs.fields(kind)}
         near = difflib.get_close_matches(unknown[1], fields, n=1)
         message += f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(fields))}"
     raise PolicyError(f"{origin}: {message}") from None

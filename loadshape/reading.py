@@ -34,15 +34,16 @@ CENSORED = ("ttft_with_failures", "e2e_with_failures")
 DISTRIBUTIONS = (*metrics.SPANS, "tpot", "icl", "itl", "longest_gap", "receive_lag", *CENSORED)
 RATES = (
     *("offered_hz", "achieved_hz", "request_hz", "input_tokens_per_s", "uncached_input_tokens_per_s"),
-    *("output_tokens_per_s", "reasoning_tokens_per_s", "total_tokens_per_s"),
+    *("output_tokens_per_s", "reasoning_tokens_per_s", "total_tokens_per_s", "user_tokens_per_s"),
 )
+GOODPUTS = {"goodput_hz": "good_hz", "goodput_tokens_per_s": "goodput_tokens_per_s"}  # as a summary calls them
 SHARES = ("attainment", "errors", "cached_share", "stalled", *(f"outcome.{name}" for name in OUTCOMES))
 COSTS = {  # of what the owner of the server declared: its unit, and per what of the declared facts
     "output_tokens_per_gpu_s": ("tokens/s", "gpus"),
     "price_per_million_tokens": ("a million tokens", "price_per_hour"),
     "kwh_per_million_tokens": ("kWh a million tokens", "power_kw"),
 }
-MORE_IS_BETTER = (*RATES, "output_tokens_per_gpu_s", "goodput_hz", "attainment", "cached_share", "outcome.ok")
+MORE_IS_BETTER = (*RATES, *GOODPUTS, "output_tokens_per_gpu_s", "attainment", "cached_share", "outcome.ok")
 _STATISTIC = re.compile(r"mean|min|max|p(?P<percent>\d{1,2}(?:\.\d+)?)")
 
 
@@ -77,10 +78,16 @@ def show_value(value: float | None, unit: str) -> str:
     return format_rate(value, "tok" if "tok" in unit else "") if unit.endswith("/s") else f"{value:.4g} {unit}"
 
 
+def show_interval(reading: Reading) -> str:
+    """Return the interval of a reading as text, empty where there is none."""
+    sure = reading.interval
+    return f"{show_value(sure.low, reading.unit)} to {show_value(sure.high, reading.unit)}" if sure else ""
+
+
 def check_reading(name: str) -> str:
     """Return the unit of the reading *name*. Raises InputError, with the nearest right name, where there is none."""
     metric, _, statistic = name.partition(".")
-    if name in RATES or name == "goodput_hz":
+    if name in RATES or name in GOODPUTS:
         return metrics.DEFINITIONS[name].unit
     if name in SHARES:
         return "share"
@@ -92,7 +99,7 @@ def check_reading(name: str) -> str:
         raise InputError(
             f"reading: expected a statistic such as {metric}.p95, {metric}.mean or {metric}.max, found {name!r}"
         )
-    known = [*DISTRIBUTIONS, *RATES, "goodput_hz", *SHARES, *COSTS]
+    known = [*DISTRIBUTIONS, *RATES, *GOODPUTS, *SHARES, *COSTS]
     near = [*difflib.get_close_matches(name, known, n=1), *difflib.get_close_matches(metric, known, n=1)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise InputError(f"reading: expected a metric of the report such as ttft.p95 or request_hz, found {name!r}{hint}")
@@ -107,7 +114,7 @@ def take_reading(summary: Summary, name: str) -> Reading:
         return _read_share(summary, name)
     if name in COSTS:
         return _read_cost(summary, name)
-    value = summary.good_hz if name == "goodput_hz" else getattr(summary.throughput, name)
+    value = getattr(summary, GOODPUTS[name]) if name in GOODPUTS else getattr(summary.throughput, name)
     why = "" if value is not None else "the server did not count tokens, or nothing was done in the window"
     return Reading(name, unit, value, count=summary.throughput.completed, why=why)
 

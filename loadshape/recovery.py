@@ -12,13 +12,16 @@
 #
 # Who a lost request was (session, turn, due) stands in the log's table of what was planned; in logs from before
 # there was one, in the trace, which is taken from where the run found it if its digest is still that of the run.
-# Which worker had it, its reads tell, if there are any.
+# Which worker had it, and so which node, follows from the order of the sessions (deal.py). Rows that are there can be
+# checked against that; if one contradicts it, the traffic was dealt otherwise, and only the reads of a lost request
+# tell.
 
 """Recovery: rebuild a complete log from the whole batches of one that was cut."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadshape import observation
+from loadshape import nodes, observation
+from loadshape.deal import find_workers
 from loadshape.digest import digest_file
 from loadshape.errors import LogError, TraceError
 from loadshape.lease import is_held
@@ -58,6 +62,7 @@ from loadshape.trace import Trace
 UNKNOWN_SESSION = 2**32 - 1
 UNKNOWN_WORKER = 2**16 - 1
 UNKNOWN_TARGET = 2**16 - 1
+UNKNOWN_NODE = 2**16 - 1
 LOST_NAME = "lost/requests.arrows"
 REASON = "the log stops before its end"
 END_BYTES = 8
@@ -78,11 +83,19 @@ Parts = dict[str, Remains]  # by table
 Workers = dict[int, Parts]
 
 
-def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | None = None, force: bool = False) -> Log:
+def recover(
+    path: str | Path,
+    new: str | Path,
+    *,
+    trace: Trace | str | Path | None = None,
+    force: bool = False,
+    ended: str = "",
+    notes: Sequence[str] = (),
+) -> Log:
     """Write what is whole of the log at *path* as a complete log at *new*, and return that.
 
     What was planned tells who the lost requests were; in older logs the trace does, where the run found it if none is
-    given.
+    given. Whoever knows how the run ended says so in *ended*, and what else there is to tell in *notes*.
     Raises LogError when *path* is complete, is no log, or holds what no crash explains; TraceError when the
     given *trace* is not that of the run.
     """
@@ -95,18 +108,18 @@ def recover(path: str | Path, new: str | Path, *, trace: Trace | str | Path | No
     requests = pa.concat_tables([lost, *(parts["requests"].table for parts in workers.values())])
     with building(place, "log", LogError, force=force) as scratch:
         shards = [_write_shard(scratch, *it) for it in _name_tables(workers, lost).items()]
-        notes = _describe_loss(workers, run, lost) + ([NO_TRACE] if lost.num_rows and planned is None else [])
+        told = [*notes, *_describe_loss(workers, run, lost), *([NO_TRACE] if lost.num_rows and planned is None else [])]
         write_manifest(scratch, run, RUN_NAME)
-        notes += _copy_environment(old, scratch) + _copy_samples(old, scratch)
+        told += _copy_environment(old, scratch) + _copy_samples(old, scratch) + _copy_nodes(old, scratch)
         if planned is not None:
             write_planned(scratch, planned)
         manifest = LogManifest(
             run=run,
             shards=shards,
             outcomes=count_outcomes(requests),
-            ended=_describe_end(run, lost.num_rows),
+            ended=ended or _describe_end(run, lost.num_rows),
             ended_ns=max(_find_last_ns(parts) for parts in workers.values()),
-            notes=notes,
+            notes=told,
             files=digest_conditions(scratch),
         )
         write_manifest(scratch, manifest)
@@ -163,7 +176,7 @@ def _check_columns(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
 def _list_workers(log: Path, run: Run) -> list[int]:
     """Return the numbers of the workers that the run had, and of any other that left a folder."""
     folders = (path.parent.name.removeprefix("worker-") for path in log.glob("worker-*/requests.arrows"))
-    return sorted({*range(run.processes), *(int(number) for number in folders if number.isdecimal())})
+    return sorted({*range(run.workers), *(int(number) for number in folders if number.isdecimal())})
 
 
 def _salvage_worker(log: Path, worker: int) -> Parts:
@@ -200,11 +213,13 @@ def _read_planned(run: Run, given: Trace | str | Path) -> pa.Table:
 
 def _make_lost(run: Run, workers: Workers, planned: pa.Table | None) -> pa.Table:
     """Return a row for every planned request that has none. Raises LogError for one that has two."""
-    rows = _count(run, pa.concat_tables([parts["requests"].table for parts in workers.values()]))
+    kept = pa.concat_tables([parts["requests"].table for parts in workers.values()])
+    rows = _count(run, kept)
     if rows.max(initial=0) > 1:
         raise LogError(f"request {int(rows.argmax())}: has two rows, which no crash explains: this is not one run")
     lost = np.flatnonzero(rows == 0)
-    columns = _sum_reads(run, workers, lost) | {"request": lost, "error": [REASON] * len(lost)}
+    columns = _sum_reads(run, workers, lost, _find_owners(run, kept, planned))
+    columns |= {"request": lost, "error": [REASON] * len(lost)}
     if planned is None:
         columns |= {"session": np.full(len(lost), UNKNOWN_SESSION)}
     else:
@@ -212,9 +227,19 @@ def _make_lost(run: Run, workers: Workers, planned: pa.Table | None) -> pa.Table
     return make_rows(Outcome.lost, columns)
 
 
-def _sum_reads(run: Run, workers: Workers, lost: Integers) -> dict[str, Any]:
-    """Return what the kept reads tell of each lost request: its counts and its worker."""
-    owner = np.full(run.planned, UNKNOWN_WORKER if run.processes > 1 else 0)
+def _find_owners(run: Run, kept: pa.Table, planned: pa.Table | None) -> Integers:
+    """Return the worker of every planned request; UNKNOWN_WORKER where nothing tells it."""
+    unknown = np.full(run.planned, UNKNOWN_WORKER if run.workers > 1 else 0)
+    if planned is None:
+        return unknown
+    share = run.settings.get("probe_share", 0.0)
+    dealt = find_workers(np.asarray(planned["session"]), nodes=run.nodes, processes=run.processes, probe_share=share)
+    number, worker = (np.asarray(kept[name]).astype(np.int64) for name in ("request", "worker"))
+    return dealt if np.array_equal(dealt[number], worker) else unknown
+
+
+def _sum_reads(run: Run, workers: Workers, lost: Integers, owner: Integers) -> dict[str, Any]:
+    """Return what is known of each lost request: the counts of its kept reads, its worker, and its node."""
     sums = {name: np.zeros(run.planned, np.int64) for name in ("reads", "events", "bytes_in")}
     for worker, parts in workers.items():
         reads = parts["reads"].table
@@ -224,7 +249,8 @@ def _sum_reads(run: Run, workers: Workers, lost: Integers) -> dict[str, Any]:
         sums["events"] += _count(run, reads, "events")
         sums["bytes_in"] += _count(run, reads, "bytes")
     target = np.full(run.planned, UNKNOWN_TARGET if len(run.targets) > 1 else 0)
-    return {name: values[lost] for name, values in (sums | {"worker": owner, "target": target}).items()}
+    node = np.where(owner == UNKNOWN_WORKER, UNKNOWN_NODE if run.nodes > 1 else 0, owner // run.workers_each)
+    return {name: of[lost] for name, of in (sums | {"worker": owner, "node": node, "target": target}).items()}
 
 
 def _count(run: Run, table: pa.Table, weight: str | None = None) -> Integers:
@@ -257,6 +283,17 @@ def _copy_environment(old: Path, new: Path) -> list[str]:
     except LogError:
         return [f"{ENVIRONMENT_NAME}: damaged, left out"]
     (new / ENVIRONMENT_NAME).write_bytes(msgspec.json.format(environment) + b"\n")
+    return []
+
+
+def _copy_nodes(old: Path, new: Path) -> list[str]:
+    """Copy what is known of the nodes, if there were several; return a note if that cannot be read."""
+    try:
+        known = nodes.read_nodes(old)
+    except LogError:
+        return [f"{nodes.NAME}: damaged, left out"]
+    if known:
+        nodes.write_nodes(new, known)
     return []
 
 
@@ -298,7 +335,8 @@ def _describe_worker(worker: int, parts: Parts, run: Run) -> str:
     faults = [f"{name} {_describe_state(it)}" for name, it in parts.items() if it.state]
     last_s = _find_last_ns(parts) / 1e9
     files = ", ".join(faults) or "all files are whole"
-    return f"worker {worker}: {rows}{planned} requests have a row; last sign at {last_s:.3f} s; {files}"
+    where = f" on node {worker // run.workers_each}" if run.nodes > 1 else ""
+    return f"worker {worker}{where}: {rows}{planned} requests have a row; last sign at {last_s:.3f} s; {files}"
 
 
 def _describe_state(remains: Remains) -> str:

@@ -15,6 +15,9 @@
 #     [declared]
 #     gpus = 2
 #     cache_state = "empty"           cold, empty, warm, eviction, or other words
+#
+#     [cluster]                       spread over so many nodes (RayLauncher)
+#     nodes = 3
 
 """RunFile: the settings of a replay as TOML."""
 
@@ -28,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from loadshape.cluster.launcher import RayLauncher
 from loadshape.environment import HIDDEN, list_secrets
 from loadshape.errors import InputError
 from loadshape.replayer.job import Settings
@@ -41,6 +45,8 @@ class TargetOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     ca_file: str | None = None
     insecure: bool = False
+    proxy: str | None = None
+    proxy_key: str | None = None
 
 
 class TargetEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +61,7 @@ class TargetEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _UNKNOWN = re.compile(r"unknown field `(\w+)`(?: - at `\$\.?([^`]*)`)?")
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "replay": Settings, "target": TargetOptions, "limits": Limits, "targets": TargetEntry,
+    "cluster": RayLauncher,
 }  # fmt: skip
 
 
@@ -66,6 +73,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     targets: list[TargetEntry] = []
     declared: dict[str, Any] = {}
+    cluster: RayLauncher | None = None
 
     @classmethod
     def load(cls, path: Path) -> RunFile:
@@ -87,8 +95,18 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         return msgspec.structs.replace(loaded, replay=replay)
 
-    def make_targets(self, urls: list[str], *, model: str | None, key: str | None, **permission: Any) -> list[Target]:
-        """Return the targets at *urls*, or those of this file; *permission* is allow_public and max_rate_hz.
+    def make_launcher(self, address: str | None, nodes: int | None) -> RayLauncher | None:
+        """Return what spreads the run over a cluster, as this file, *address* and *nodes* say; None for this host."""
+        if self.cluster is None and address is None and nodes is None:
+            return None
+        known = {} if self.cluster is None else msgspec.structs.asdict(self.cluster)
+        given = {name: it for name, it in (("address", address), ("nodes", nodes)) if it is not None}
+        if "nodes" not in known | given:
+            raise InputError("nodes: expected how many machines of the cluster are to send (--nodes N), found nothing")
+        return RayLauncher(**known | given)
+
+    def make_targets(self, urls: list[str], *, model: str | None, key: str | None, **given: Any) -> list[Target]:
+        """Return the targets at *urls*, or those of this file; *given* are options of all that outrank the file's.
 
         Raises InputError when there are none, or both.
         """
@@ -96,7 +114,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             found = "both" if urls else "neither"
             raise InputError(f"target: expected --target URL or [[targets]] in the run file, found {found}")
         entries = [TargetEntry(url) for url in urls] or self.targets
-        options = msgspec.structs.asdict(self.target) | permission
+        options = msgspec.structs.asdict(self.target) | {name: it for name, it in given.items() if it is not None}
         return [
             Target(it.url, it.model or model, it.key or key, weight=it.weight, **options)  # one key serves them all
             for it in entries

@@ -113,6 +113,7 @@ class Throughput:
     output_tokens_per_s: float | None
     reasoning_tokens_per_s: float | None
     total_tokens_per_s: float | None
+    user_tokens_per_s: float | None  # of the requests that fell due in the window
     cached_share: float | None
     completed: int
     counted: int
@@ -182,6 +183,7 @@ class Summary:
     e2e_with_failures: Distribution
     intervals: Intervals
     throughput: Throughput
+    throughput_of_run: Throughput  # of the whole run; that of the window where the window is the whole
     slices: tuple[Slice, ...]
     arrivals: Arrivals | None
     objectives: Objectives
@@ -210,9 +212,21 @@ class Summary:
         self, *, ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None
     ) -> float | None:
         """Return requests a second that met every given objective; a failed request is a miss."""
-        good = meet_objectives(self.log.requests, Objectives(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s))
+        good = self._good_and_done(Objectives(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s))
+        return self.window.rate_hz(int(np.count_nonzero(good)))
+
+    @property
+    def goodput_tokens_per_s(self) -> float | None:
+        """Output tokens a second of the requests of `good_hz`, None where the server counted none."""
+        good = self.log.requests["completion_tokens"].filter(pa.array(self._good_and_done(self.objectives)))
+        total = pc.sum(good).as_py()
+        if total is None:  # nothing was good, or nothing was counted
+            return 0.0 if self.throughput.counted and self.window.length_s > 0 else None
+        return self.window.rate_hz(total)
+
+    def _good_and_done(self, objectives: Objectives) -> Mask:
         done = self.window.holds(metrics.read_stamp_s(self.log.requests, "done"))
-        return self.window.rate_hz(int(np.count_nonzero(good & done)))
+        return meet_objectives(self.log.requests, objectives) & done
 
 
 def summarize(
@@ -236,6 +250,7 @@ def summarize(
     gaps = metrics.measure_gaps(log, _numbers_ok(chosen))
     icl = Distribution.of(gaps.gap_ns)
     good = meet_objectives(chosen, objectives)
+    throughput = _measure_throughput(requests, chosen, window)
     return Summary(
         verdict=verdict,
         window=window,
@@ -246,7 +261,8 @@ def summarize(
         longest_gap=Distribution.of(gaps.longest_s),
         receive_lag=Distribution.of(_receive_lag_ns(log)),
         intervals=Intervals(gaps.reads, gaps.shared, gaps.rule),
-        throughput=_measure_throughput(requests, chosen, window),
+        throughput=throughput,
+        throughput_of_run=_measure_whole(log) if warmup_s or cooldown_s else throughput,
         slices=slice_rates(log),
         arrivals=measure_arrivals(log, limits),
         objectives=objectives,
@@ -325,6 +341,12 @@ def _receive_lag_ns(log: Log) -> NDArray[Any]:
     return log.tally.lag_ns if log.run.receive == "kernel" else np.empty(0, np.int32)
 
 
+def _measure_whole(log: Log) -> Throughput:
+    window = open_window(log)
+    due = window.holds(metrics.read_stamp_s(log.requests, "due")) & metrics.fell_due(log.requests)
+    return _measure_throughput(log.requests, log.requests.filter(pa.array(due)), window)
+
+
 def _measure_throughput(requests: pa.Table, due: pa.Table, window: Window) -> Throughput:
     ended = window.holds(metrics.read_stamp_s(requests, "done")) & metrics.is_outcome(requests, "ok")
     done = requests.filter(pa.array(ended))
@@ -339,6 +361,7 @@ def _measure_throughput(requests: pa.Table, due: pa.Table, window: Window) -> Th
         output_tokens_per_s=written,
         reasoning_tokens_per_s=reasoned,
         total_tokens_per_s=None if read is None or written is None else read + written,
+        user_tokens_per_s=metrics.measure_user_rate(due),
         cached_share=sums["cached"] / sums["prompt"] if sums["prompt"] and sums["cached"] is not None else None,
         completed=done.num_rows,
         counted=done.num_rows - done["completion_tokens"].null_count,

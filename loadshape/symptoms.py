@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from loadshape import metrics
 from loadshape.metrics import STALL
+from loadshape.server import list_series
 from loadshape.stats import Floats, Integers, rank_correlation
 from loadshape.summary import Summary
 
@@ -42,6 +44,33 @@ class Symptom:
 def find_symptoms(summary: Summary) -> tuple[Symptom, ...]:
     """Return the patterns that the run shows, in the order of a request's life."""
     return tuple(symptom for look in _LOOKS for symptom in look(summary))
+
+
+def _look_at_lateness(summary: Summary) -> Iterator[Symptom]:
+    for check in summary.verdict.reasons:
+        if check.name == "lateness":
+            yield Symptom(
+                "the client was late",
+                check.measured,
+                "the generator had no core, or too much to do at once: part of TTFT and E2E is its own",
+                "run-queue delay, CPU and steal among the checks; TTFT from sent beside TTFT; the same with more processes",
+            )
+
+
+def _look_at_waiting(summary: Summary) -> Iterator[Symptom]:
+    for series in list_series(summary.log):
+        if series.name != "num_requests_waiting":
+            continue
+        due_s, ttft_s, _ = _order(summary, series.target)
+        place = np.searchsorted(series.at_s, due_s, side="right") - 1
+        rank = rank_correlation(series.values[np.maximum(place, 0)], ttft_s) if len(ttft_s) >= _FEWEST else 0.0
+        if rank > _STRONG:
+            yield Symptom(
+                "TTFT rises with the server's own queue",
+                f"rank correlation {rank:.2f} with its waiting requests, {series.values.max():,.0f} at most",
+                "the server has no room for more sequences, or no KV cache for them",
+                "its KV-cache usage and preemptions at that time; its limit of sequences; a lower rate (search)",
+            )
 
 
 def _look_at_queue(summary: Summary) -> Iterator[Symptom]:
@@ -134,6 +163,8 @@ def _look_at_failures(summary: Summary) -> Iterator[Symptom]:
 
 
 _LOOKS: tuple[Callable[[Summary], Iterator[Symptom]], ...] = (
+    _look_at_lateness,
+    _look_at_waiting,
     _look_at_queue,
     _look_at_prefill,
     _look_at_stalls,
@@ -142,9 +173,11 @@ _LOOKS: tuple[Callable[[Summary], Iterator[Symptom]], ...] = (
 )
 
 
-def _order(summary: Summary) -> tuple[Floats, Floats, Floats]:
-    """Due, TTFT and counted input tokens of the requests that have a TTFT."""
+def _order(summary: Summary, target: int | None = None) -> tuple[Floats, Floats, Floats]:
+    """Due, TTFT and counted input tokens of the requests (of one target) that have a TTFT."""
     members = summary.members
+    if target is not None:
+        members = members.filter(pc.equal(members["target"], target))
     ttft_s = metrics.measure(members, "ttft")
     known = ~np.isnan(ttft_s)
     tokens = metrics.read_column(members, "prompt_tokens").astype(np.float64)

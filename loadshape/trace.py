@@ -138,7 +138,7 @@ class Trace:
         check_tables(requests, segments, loop)
         about.setdefault("duration_s", _duration_s(requests))
         manifest = TraceManifest(
-            digest=_digest(requests, segments, loop),
+            digest=digest_content(requests, segments, loop),
             requests=requests.num_rows,
             sessions=len(pc.unique(requests["session"])),
             loop=loop,
@@ -171,7 +171,7 @@ class Trace:
         except TraceError as problem:
             raise TraceError(f"{place}: {problem}") from None
         checks = (
-            ("digest", self.digest, _digest(self.requests, self.segments, self.manifest.loop)),
+            ("digest", self.digest, digest_content(self.requests, self.segments, self.manifest.loop)),
             ("requests", self.manifest.requests, self.requests.num_rows),
             ("sessions", self.manifest.sessions, len(pc.unique(self.requests["session"]))),
         )
@@ -252,7 +252,8 @@ def _duration_s(requests: pa.Table) -> float:
     return float(pc.max(requests["due_ns"]).as_py() or 0) / 1e9
 
 
-def _digest(requests: pa.Table, segments: pa.Table, loop: Loop) -> str:
+def digest_content(requests: pa.Table, segments: pa.Table, loop: Loop) -> str:
+    """Return the digest of what a trace, or a part of one, says."""
     parts = {
         "requests": digest_table(requests),
         "segments": digest_table(segments),
@@ -288,6 +289,34 @@ def pack_messages(messages: Integers, roles: Integers, counts: Integers, segment
     names = pa.DictionaryArray.from_arrays(pa.array(roles, pa.int8()), pa.array(ROLES))
     flat = pa.StructArray.from_arrays([names, lists], fields=list(_MESSAGE))
     return pa.ListArray.from_arrays(_offsets(messages), flat, type=pa.list_(_MESSAGE))
+
+
+def list_segments(requests: pa.Table) -> Integers:
+    """Return the segment numbers that the messages of *requests* name, one after another."""
+    messages = pc.list_flatten(requests["messages"].combine_chunks())
+    return np.asarray(pc.list_flatten(pc.struct_field(messages, "segments")), np.int64)
+
+
+def rename_segments(requests: pa.Table, named: Integers, params: pa.Array) -> pa.Table:
+    """Return *requests* whose messages name the segments *named*, in the order of `list_segments`, and *params*."""
+    messages = requests["messages"].combine_chunks()
+    flat = pc.list_flatten(messages)
+    packed = pack_messages(
+        messages=np.asarray(pc.list_value_length(messages), np.int64),
+        roles=np.asarray(pc.struct_field(flat, "role").indices, np.int64),
+        counts=np.asarray(pc.list_value_length(pc.struct_field(flat, "segments")), np.int64),
+        segments=named,
+    )
+    requests = requests.set_column(REQUESTS.get_field_index("messages"), REQUESTS.field("messages"), packed)
+    return requests.set_column(REQUESTS.get_field_index("params"), REQUESTS.field("params"), params.cast(pa.uint32()))
+
+
+def keep_segments(segments: pa.Table, named: Integers) -> tuple[pa.Table, Integers]:
+    """Return the *segments* that are *named*, and for every old number the new one, -1 for none."""
+    used = np.zeros(len(segments), bool)
+    used[named] = True
+    number = np.where(used, np.cumsum(used) - 1, -1)
+    return segments if used.all() else segments.filter(pa.array(used)), number
 
 
 def _offsets(counts: Integers) -> pa.Array:

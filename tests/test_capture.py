@@ -26,7 +26,8 @@ from loadshape.replayer.body import Prepared
 from loadshape.replayer.exchange import Exchange
 from loadshape.replayer.recorder import RowWriter, WriterThread
 from loadshape.replayer.tape import FRAME_BYTES, Tape, Veil
-from loadshape.target import Secret, Target
+from loadshape.secret import Secret
+from loadshape.target import Target
 from traces import open_loop
 
 KEY = "sk-planted-7f3a9c"

@@ -17,7 +17,8 @@ from loadshape.errors import TargetError
 from loadshape.replayer.connection import translate_error
 from loadshape.replayer.job import Job, Settings, read_order, write_line
 from loadshape.replayer.portable import make_tls
-from loadshape.target import METADATA_ADDRESSES, Secret, Target
+from loadshape.secret import Secret
+from loadshape.target import METADATA_ADDRESSES, Target
 
 KEY = "planted-key-0001"
 
@@ -224,6 +225,7 @@ def test_what_a_log_may_say(tmp_path: Path) -> None:
         "key": "file",
         "header_names": ["X-Token"],
         "tls": {"verify": False, "ca_file": None},
+        "proxy": None,
     }
     assert KEY not in json.dumps(described) + repr(target) + str(target)
     assert Target("http://localhost/v1").describe()["tls"] is None

@@ -75,6 +75,8 @@ COMMANDS = {
     "verify": ("judging:verify", "Read all of a fixture, a trace or a log and compare it with its manifest."),
 }
 
+IMPLIED = {"--ray": "auto"}  # flags that may stand without their value
+
 app = App(
     name="loadshape",
     version=__version__,
@@ -92,7 +94,7 @@ def main() -> int:
     """Run the command line and return its exit code."""
     try:
         _check_arguments()
-        return int(app(sys.argv[1:]) or 0)
+        return int(app(_fill_values(sys.argv[1:])) or 0)
     except InputError as error:
         code, told = 2, str(error)
     except ReplayError as error:
@@ -110,6 +112,15 @@ def main() -> int:
         code, told = 70, f"a defect of loadshape: {type(error).__name__}: {why} (LOADSHAPE_TRACEBACK=1 shows where)"
     print(f"loadshape: {told}", file=sys.stderr)
     return code
+
+
+def _fill_values(arguments: list[str]) -> list[str]:
+    """Return *arguments* with the value of each flag that may stand without one."""
+    following = [*arguments[1:], "-"]
+    return [
+        f"{given}={IMPLIED[given]}" if given in IMPLIED and after.startswith("-") else given
+        for given, after in zip(arguments, following, strict=True)
+    ]
 
 
 def _check_arguments() -> None:

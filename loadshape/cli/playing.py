@@ -58,8 +58,11 @@ def replay_trace(
     duration: str | None = None,
     requests: int | None = None,
     run: Path | None = None,
+    proxy: str | None = None,
     allow_target: str | None = None,
     max_rate: float | None = None,
+    ray: str | None = None,
+    nodes: int | None = None,
     repeat: int = 1,
     force: Force = False,
     json: AsJson = False,
@@ -84,29 +87,37 @@ def replay_trace(
         Send only the first so many of the trace.
     run
         A TOML file with everything else: time limits, worker processes, several targets, isolation, and so on.
+    proxy
+        An HTTP proxy to go through, http://host:port; without it none is used, whatever the environment says.
     allow_target
-        The public host that may be loaded.
+        The public host that may be loaded; with a comma, that of a public proxy too.
     max_rate
         Requests per second that a public host may get.
+    ray
+        Spread it over the Ray cluster at this address, HOST:6379; `--ray` alone takes the one of this machine.
+    nodes
+        How many machines of that cluster send.
     repeat
         Play it so many times; the output is then a folder of logs, and what is complete in it is kept.
     """
     teller = Teller(quiet=json)
     given = RunFile.load(run) if run else RunFile()
-    targets = given.make_targets(target or [], model=model, key=key, allow_public=allow_target, max_rate_hz=max_rate)
+    permission = {"allow_public": allow_target, "max_rate_hz": max_rate}
+    targets = given.make_targets(target or [], model=model, key=key, proxy=proxy, **permission)
     settings = msgspec.structs.replace(
         given.replay,
         processes=given.replay.processes or choose_processes(),
         duration_s=given.replay.duration_s if duration is None else parse_duration_s(duration, "--duration"),
         requests=given.replay.requests if requests is None else requests,
     )
-    about = Trace.open(trace)
-    for line in tell_terms(about, targets, settings):
+    about, launcher = Trace.open(trace), given.make_launcher(ray, nodes)
+    for line in tell_terms(about, targets, settings, nodes=launcher.nodes if launcher else 1):
         teller.say(line)
 
     def play(path: Path) -> Log:
         with watch_replay(teller, about, settings) as watch:
-            return replay(trace, targets, log=path, settings=settings, watch=watch, force=force or repeat > 1)
+            is_free = force or repeat > 1
+            return replay(trace, targets, log=path, settings=settings, launcher=launcher, watch=watch, force=is_free)
 
     logs = [play(output)] if repeat == 1 else repeat_run(play, output, repeat, say=teller.say)
     summaries = [summarize(log, limits=given.limits) for log in logs]

@@ -16,16 +16,16 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from loadshape.digest import digest_json
 from loadshape.errors import MissingExtra, PolicyError
-from loadshape.policy import NER, PRESIDIO, SECRETS, Policy, Rule
+from loadshape.policy import NER, PRESIDIO, SECRETS, Policy, Rule, Second
 from loadshape.recognizer.condition import Conditions
 from loadshape.recognizer.matcher import EXTRA, THOROUGH, Matcher, Need, compile_need, load_matcher
-from loadshape.recognizer.model import Named, load_model
+from loadshape.recognizer.model import POSSIBLE, Named, load_model
 from loadshape.recognizer.outline import cut_lines, find_code, find_prose
 from loadshape.spans import Span
 
@@ -60,19 +60,21 @@ class Recognizers:
 
     def __init__(self, policy: Policy) -> None:
         self._entries: list[_Entry] = []
-        self._namings: dict[str, list[_Naming]] = {}
+        self._namings: list[_Naming] = []
         for rank, rule in enumerate(policy.rules):
             if rule.recognizer.startswith(NER):
                 join = re.compile(rule.join) if rule.join else None
-                naming = _Naming(rank, rule, Conditions(rule, (*rule.ignore, *policy.ignore)), join)
-                self._namings.setdefault(rule.recognizer.removeprefix(NER), []).append(naming)
+                self._namings.append(_Naming(rank, rule, Conditions(rule, (*rule.ignore, *policy.ignore)), join))
             else:
                 conditions = Conditions(rule, rule.ignore)
                 self._entries.append(_Entry(rank, rule, conditions, load_matcher(rule, policy)))
         needs = {need for entry in self._entries for need in entry.rule.needs}
         self._needs: dict[str, Need] = {need: compile_need(need) for need in needs}
         self._kept: dict[bytes, list[Span]] = {}
-        self._models = {model.name: load_model(model) for model in policy.models if model.name in self._namings}
+        asked = [rule for rule in policy.rules if rule.recognizer.startswith(NER)]
+        self._reads_code = {name for rule in asked if rule.where == "anywhere" for name in _list_models(rule)}
+        used = {name for rule in asked for name in _list_models(rule)}
+        self._models = {model.name: load_model(model, policy.ignore) for model in policy.models if model.name in used}
 
     def find(self, texts: Sequence[str]) -> list[list[Span]]:
         """Return, for each of the texts of one conversation, all spans that any rule accepts; unsorted."""
@@ -93,10 +95,14 @@ class Recognizers:
     def _find_together(self, texts: Sequence[str]) -> list[list[Span]]:
         code = [find_code(text) for text in texts]
         tried = list(self._choose("\n".join(texts), self._entries))
-        found = [list(self._match(text, fences, tried)) for text, fences in zip(texts, code, strict=True)]
-        for name in self._models:
-            self._find_names(name, texts, code, found)
-        return found
+        read = {name: self._read(name, texts, code) for name in self._models}
+        return [
+            [
+                *self._match(text, fences, tried),
+                *self._accept({name: named[index] for name, named in read.items()}, text, fences),
+            ]
+            for index, (text, fences) in enumerate(zip(texts, code, strict=True))
+        ]
 
     def _choose(self, text: str, entries: Iterable[_Entry]) -> Iterator[_Entry]:
         """Yield those that may find something: asked of a whole conversation first, most have nothing to look for."""
@@ -112,34 +118,45 @@ class Recognizers:
                 if score is not None and conditions.hold(text, start, end, fences):
                     yield Span(start, end, entry.rank, entry.rule.recognizer, score)
 
-    def _find_names(
-        self, name: str, texts: Sequence[str], code: Sequence[list[tuple[int, int]]], found: list[list[Span]]
-    ) -> None:
-        namings = self._namings[name]
-        skips_code = all(naming.rule.where == "outside_code" for naming in namings)
+    def _read(self, name: str, texts: Sequence[str], code: Sequence[list[tuple[int, int]]]) -> list[list[Named]]:
+        """Return, for each text, where the model called *name* sees names."""
         pieces = [
             (index, start, text[start:end])
             for index, text in enumerate(texts)
-            for begin, stop in (find_prose(code[index], len(text)) if skips_code else [(0, len(text))])
+            for begin, stop in ([(0, len(text))] if name in self._reads_code else find_prose(code[index], len(text)))
             for start, end in cut_lines(text, begin, stop)
             if not text[start:end].isspace()
         ]
-        names = self._models[name].find([piece for _, _, piece in pieces])
-        for (index, offset, _), named in zip(pieces, names, strict=True):
-            moved = [(offset + start, offset + end, label, score) for start, end, label, score in named]
-            for naming in namings:
-                found[index] += _accept_names(naming, texts[index], moved, code[index])
+        read: list[list[Named]] = [[] for _ in texts]
+        for (index, offset, _), named in zip(
+            pieces, self._models[name].find([piece for _, _, piece in pieces]), strict=True
+        ):
+            read[index] += [(offset + start, offset + end, label, score) for start, end, label, score in named]
+        return read
+
+    def _accept(
+        self, read: Mapping[str, Sequence[Named]], text: str, fences: Sequence[tuple[int, int]]
+    ) -> Iterator[Span]:
+        for naming in self._namings:
+            rule, conditions = naming.rule, naming.conditions
+            mine = [each for each in read[rule.recognizer.removeprefix(NER)] if each[2] in rule.labels]
+            for start, end, label, given in _join_names(mine, text, naming.join):
+                score = conditions.weigh(text, start, end, given)
+                if score is None or not conditions.hold(text, start, end, fences):
+                    continue
+                if rule.second is None or _is_seconded(start, end, rule.second, read[rule.second.model]):
+                    yield Span(start, end, naming.rank, f"{rule.recognizer}:{label}", score)
 
 
-def _accept_names(
-    naming: _Naming, text: str, named: Sequence[Named], fences: Sequence[tuple[int, int]]
-) -> Iterator[Span]:
-    rule, conditions = naming.rule, naming.conditions
-    mine = [each for each in named if each[2] in rule.labels]
-    for start, end, label, given in _join_names(mine, text, naming.join):
-        score = conditions.weigh(text, start, end, given)
-        if score is not None and conditions.hold(text, start, end, fences):
-            yield Span(start, end, naming.rank, f"{rule.recognizer}:{label}", score)
+def _list_models(rule: Rule) -> list[str]:
+    return [rule.recognizer.removeprefix(NER), *([rule.second.model] if rule.second else [])]
+
+
+def _is_seconded(start: int, end: int, second: Second, named: Sequence[Named]) -> bool:
+    return any(
+        begin < end and start < stop and score >= second.score and label.removeprefix(POSSIBLE) in second.labels
+        for begin, stop, label, score in named
+    )
 
 
 def _join_names(named: Sequence[Named], text: str, join: re.Pattern[str] | None) -> Iterator[Named]:
@@ -170,7 +187,7 @@ def list_versions(policy: Policy) -> dict[str, str]:
     for kind, (extra, *packages) in _PACKAGES.items():
         if any(rule.recognizer.startswith(kind) for rule in policy.rules):
             needed |= dict.fromkeys(packages, extra)
-    used = {rule.recognizer.removeprefix(NER) for rule in policy.rules}
+    used = {name for rule in policy.rules for name in _list_models(rule)}
     models = [model for model in policy.models if model.name in used]
     for model in models:
         extra, *packages = _RUNTIMES[model.kind]

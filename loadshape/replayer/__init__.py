@@ -28,10 +28,10 @@ from loadshape.environment import redact_secrets
 from loadshape.errors import StartMissed, TargetError
 from loadshape.lease import holding
 from loadshape.log import Log, Run
-from loadshape.replayer.capacity import check_capacity
-from loadshape.replayer.crew import Crew, sum_progress
+from loadshape.replayer.crew import sum_progress
 from loadshape.replayer.isolation import choose_isolation
 from loadshape.replayer.job import Done, Job, Progress, Settings, Start, Stop
+from loadshape.replayer.launcher import Launcher, Local, Team
 from loadshape.replayer.observer import Observer, choose_watched
 from loadshape.replayer.preflight import ask_targets, list_names, reset_caches
 from loadshape.replayer.prometheus import Exposition
@@ -39,7 +39,7 @@ from loadshape.replayer.question import Facts
 from loadshape.replayer.roads import check_roads
 from loadshape.replayer.stage import Stage, describe_run
 from loadshape.replayer.terms import check_terms
-from loadshape.target import Target, is_public
+from loadshape.target import Target
 from loadshape.trace import Trace
 
 READY_S = 60.0
@@ -55,57 +55,62 @@ def replay(
     log: str | Path,
     processes: int | None = None,
     settings: Settings | None = None,
+    launcher: Launcher | None = None,
     watch: Watch | None = None,
     force: bool = False,
 ) -> Log:
     """Replay *trace* against *target*, or several of them, and return the complete log, also written to *log*.
 
     `processes` is a short way to say how many workers there are (default: one below four cores, else half
-    of the cores); `settings` says everything else. `watch` is called ten times a second with the progress
-    and the seconds since T0.
+    of the cores); `settings` says everything else. `launcher` says where they run: on this host, or on the
+    nodes of a cluster (RayLauncher), each of which has `processes` of them. `watch` is called ten times a
+    second with the progress and the seconds since T0.
 
     Raises TraceError, TargetError and LogError before the first packet, and ReplayError or one of its
     children when the run as a whole failed: its log then has no manifest.
     """
-    settings = settings or Settings()
+    settings, launcher = settings or Settings(), launcher or Local()
     settings = msgspec.structs.replace(settings, processes=processes or settings.processes or choose_processes())
     targets = [target] if isinstance(target, Target) else list(target)
     with Stage(trace, Path(log), force=force) as stage, Exposition(settings.prometheus_port) as exposition:
-        check_terms(stage.trace, targets, settings)
+        check_terms(stage.trace, targets, settings, nodes=launcher.nodes)
         addresses = [it.resolve() for it in targets]
-        settings = msgspec.structs.replace(settings, breaker=_choose_breaker(settings, addresses))
+        settings = msgspec.structs.replace(settings, breaker=_choose_breaker(settings, targets, addresses))
         roads = check_roads(targets, addresses, settings.source_ips)
-        check_capacity(stage.trace, settings, roads=roads)
-        run = secrets.token_hex(4)
-        targets, servers = _ask(stage, run, targets, settings)
+        launcher.check(stage.trace, settings, roads=roads)
+        job = Job(
+            trace=str(stage.trace_path),
+            log=str(stage.log),
+            run=secrets.token_hex(4),
+            worker=0,
+            targets=targets,
+            addresses=addresses,
+            settings=settings,
+        )
+        targets, servers = _ask(stage, job)
         isolation = choose_isolation(settings.isolation, stage.trace, servers)
         declared = redact_secrets(settings.declared)
         settings = msgspec.structs.replace(settings, isolation=isolation, declared=declared)
+        job = msgspec.structs.replace(job, targets=targets, settings=settings)
         notes = reset_caches(targets) if settings.reset_cache else []
         stage.prepare(dict(zip((it.url for it in targets), servers, strict=False)), declared)
-        jobs = [
-            Job(
-                trace=str(stage.trace_path),
-                log=str(stage.log),
-                run=run,
-                worker=worker,
-                targets=targets,
-                addresses=addresses,
-                settings=settings,
-            )
-            for worker in range(settings.workers)
-        ]
         watched = choose_watched(targets, addresses, servers, settings)
         observer = Observer(stage.log, targets, settings, watched=watched)
-        with holding(stage.log) as lease:
-            with Crew(jobs, lease=lease) as crew, observer:
-                ready = crew.gather_ready(READY_S)
-                conditions = describe_run(stage.trace, run, targets, settings, addresses=addresses, ready=ready)
-                stage.announce(conditions)
-                observer.begin(conditions.epoch_monotonic_ns)
-                done, ended = _play(crew, conditions, settings, _look_both(exposition.update, watch))
-            stage.conclude(conditions, done, ended, [*notes, *observer.notes])
+        _perform(stage, job, launcher, observer, _look_both(exposition.update, watch), notes)
     return Log.open(stage.log)
+
+
+def _perform(stage: Stage, job: Job, launcher: Launcher, observer: Observer, watch: Watch, notes: list[str]) -> None:
+    """Have the workers play, and close the log."""
+    with holding(stage.log) as lease, launcher.launch(job, stage.trace, lease=lease) as team:
+        with observer:
+            ready = team.gather_ready(READY_S)
+            run = describe_run(stage.trace, job, ready=ready, lead_ns=team.lead_ns, launcher=launcher)
+            stage.announce(run)
+            observer.begin(run.epoch_monotonic_ns)
+            done, ended = _play(team, run, job.settings, watch)
+        notes = [*notes, *team.bring_home(run.epoch_monotonic_ns), *observer.notes]
+    stage.conclude(run, done, ended, notes, losses=team.losses)
 
 
 def choose_processes() -> int:
@@ -114,40 +119,40 @@ def choose_processes() -> int:
     return 1 if cores < 4 else cores // 2
 
 
-def _ask(stage: Stage, run: str, targets: list[Target], settings: Settings) -> tuple[list[Target], list[Facts]]:
+def _ask(stage: Stage, job: Job) -> tuple[list[Target], list[Facts]]:
     """Return the targets as they are and what their servers say; a run that is refused there leaves a log."""
-    if not settings.preflight:
-        return targets, []
+    if not job.settings.preflight:
+        return job.targets, []
     try:
-        return ask_targets(targets, list_names(stage.trace))
+        return ask_targets(job.targets, list_names(stage.trace))
     except TargetError as error:
-        stage.refuse(describe_run(stage.trace, run, targets, settings), error)
+        stage.refuse(describe_run(stage.trace, job), error)
         raise
 
 
-def _choose_breaker(settings: Settings, addresses: list[list[str]]) -> bool:
+def _choose_breaker(settings: Settings, targets: list[Target], addresses: list[list[str]]) -> bool:
     """Return whether the circuit breaker is in force: as the settings say, else where a target is public."""
     if settings.breaker is not None:
         return settings.breaker
-    return any(is_public(address) for of_target in addresses for address in of_target)
+    return any(target.is_foreign(of_target) for target, of_target in zip(targets, addresses, strict=True))
 
 
-def _play(crew: Crew, run: Run, settings: Settings, watch: Watch) -> tuple[list[Done], str]:
+def _play(team: Team, run: Run, settings: Settings, watch: Watch) -> tuple[list[Done], str]:
     """Start the workers at T0 and wait for all of them; return what they did and how the run ended."""
     epoch_ns = run.epoch_monotonic_ns
     if time.monotonic_ns() > epoch_ns - 50_000_000:
         raise StartMissed("the workers could not be told the start in time: this host is overloaded")
-    crew.tell(Start(epoch_ns=epoch_ns))
+    team.tell(Start(epoch_ns=epoch_ns))
     done: dict[int, Done] = {}
     said: dict[int, Progress] = {}
     told = 0
     with _count_interrupts() as interrupts:
-        while len(done) < settings.workers:
-            _hear(crew, said, done)
+        while len(done) < team.expected:
+            _hear(team, said, done)
             watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
             if len(interrupts) > told:
                 told = len(interrupts)
-                crew.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
+                team.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
     parts = [done[worker] for worker in sorted(done)]
     stopped = [part.stopped for part in parts if part.stopped]
     return parts, "interrupted" if interrupts else stopped[0] if stopped else "complete"
@@ -167,15 +172,15 @@ def _count_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
-def _hear(crew: Crew, said: dict[int, Progress], done: dict[int, Done]) -> None:
+def _hear(team: Team, said: dict[int, Progress], done: dict[int, Done]) -> None:
     """Note what the workers say."""
-    for worker, report in crew.listen(0.1):
+    for worker, report in team.listen(0.1):
         if isinstance(report, Progress):
             said[worker] = report
         elif isinstance(report, Done):
             done[worker] = report
             if report.stopped not in (None, INTERRUPTED):
-                crew.tell(Stop(grace_s=0.0, reason=report.stopped))  # one worker's end is the end of the run
+                team.tell(Stop(grace_s=0.0, reason=report.stopped))  # one worker's end is the end of the run
 
 
 def _look_both(first: Watch, second: Watch | None) -> Watch:

@@ -31,7 +31,8 @@ from loadshape.errors import InputError, TraceError
 from loadshape.replayer.answers import Answers
 from loadshape.replayer.isolation import choose_digits, choose_salt, fill_slot
 from loadshape.replayer.job import Settings
-from loadshape.target import Secret, Target, check_header
+from loadshape.secret import Secret
+from loadshape.target import Target, check_header
 from loadshape.trace import Trace
 from loadshape.version import __version__
 
@@ -271,9 +272,8 @@ def name_request(run: str, request: int) -> str:
 
 
 def _write_head(target: Target, path: str, key: Secret | None) -> bytes:
-    host = f"[{target.host}]" if ":" in target.host else target.host
     fields = {
-        "Host": f"{host}:{target.port}",
+        "Host": target.authority,
         "User-Agent": f"loadshape/{__version__}",
         "Accept": "text/event-stream",
         "Accept-Encoding": "identity",  # a compressed stream would hold tokens back
@@ -283,7 +283,9 @@ def _write_head(target: Target, path: str, key: Secret | None) -> bytes:
         fields["Authorization"] = f"Bearer {key.reveal()}"
     given = {name.lower() for name in target.headers}
     fields = {name: value for name, value in fields.items() if name.lower() not in given} | target.headers
-    lines = [f"POST {target.path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    fields |= target.list_proxy_fields()
+    first = f"POST {target.write_path(target.path + path)} HTTP/1.1"
+    lines = [first, *(f"{name}: {value}" for name, value in fields.items())]
     return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
 

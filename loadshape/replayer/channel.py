@@ -7,6 +7,9 @@
 # cannot happen, since a MemoryBIO grows. A single record (nearly every read of a stream of tokens) is read with
 # one call and no exception, because an empty inner buffer says as much as WANT_READ does.
 #
+# Behind a proxy the conversation begins with another one, for a tunnel (tunnel.py): its request is the first thing to
+# send, and what comes before its answer is no TLS yet.
+#
 # No session is ever offered again, so every connection pays for a full handshake and all are alike. A stream
 # that ends without close_notify is taken as ended in order, as browsers and asyncio do (RFC 8446 6.1 calls for
 # it, servers often leave it out): whether the answer was whole, its own framing says.
@@ -18,6 +21,8 @@ from __future__ import annotations
 import contextlib
 import ssl
 
+from loadshape.replayer.tunnel import Tunnel
+
 RECORD_BYTES = 1 << 14  # what one record holds at most, RFC 8446 5.1
 PIECE_BYTES = 1 << 18  # sealed at once: 0.1 ms, and what waits for a full socket stays small
 
@@ -25,9 +30,9 @@ PIECE_BYTES = 1 << 18  # sealed at once: 0.1 ms, and what waits for a full socke
 class Channel:
     """The client's side of one TLS connection."""
 
-    __slots__ = ("_incoming", "_outgoing", "_rest", "_tls", "is_open", "is_over", "is_waiting", "queued")
+    __slots__ = ("_incoming", "_outgoing", "_rest", "_tls", "is_open", "is_over", "is_waiting", "queued", "tunnel")
 
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+    def __init__(self, context: ssl.SSLContext, host: str, tunnel: Tunnel | None = None) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._rest = memoryview(b"")
@@ -35,13 +40,20 @@ class Channel:
         self.is_over = False  # the peer has said its last
         self.is_waiting = False  # a request is handed over only in part
         self.queued = 0  # reads that wait for their turn in the handshake
+        self.tunnel = tunnel  # that is not open yet
+        if tunnel is not None:
+            self._outgoing.write(tunnel.request)
 
-    def shake(self, sealed: bytes = b"") -> bool:
-        """Go on with the handshake; True when it is done. Raises ssl.SSLError when it cannot succeed.
+    def shake(self, sealed: bytes | None = None) -> bool:
+        """Go on with the handshake; True when it is done. Raises OSError, or ssl.SSLError, when it cannot succeed.
 
         There may be something to send afterwards in either case.
         """
-        self._incoming.write(sealed)
+        if self.tunnel is not None:
+            if sealed is None or not self.tunnel.feed(sealed):
+                return False
+            self.tunnel = sealed = None
+        self._incoming.write(sealed or b"")
         with contextlib.suppress(ssl.SSLWantReadError):
             self._tls.do_handshake()
             self.is_open = True

@@ -23,6 +23,7 @@ from loadshape.errors import InputError, ReplayError, WorkerLost
 from loadshape.log import RUN_NAME
 from loadshape.replayer.job import Failed, Job, Order, Progress, Ready, Report, read_report, write_line
 
+LEAD_NS = 500_000_000
 END_S = 10.0  # a worker that was told to end, and has not after so long, is killed
 STDERR_NAME = "stderr.txt"
 
@@ -87,6 +88,30 @@ class Crew:
             if errors.is_file() and errors.stat().st_size == 0:
                 errors.unlink()
 
+    @property
+    def lead_ns(self) -> int:
+        """How far ahead T0 is to lie: enough for the order to arrive, and for a few ticks."""
+        return LEAD_NS
+
+    @property
+    def expected(self) -> int:
+        """How many workers there are."""
+        return len(self._jobs)
+
+    @property
+    def losses(self) -> list[str]:
+        """Nothing: losing a worker of this host ends the run."""
+        return []
+
+    @property
+    def is_listened_to(self) -> bool:
+        """Whether any worker may still say something."""
+        return bool(self._selector.get_map())
+
+    def bring_home(self, epoch_ns: int) -> list[str]:
+        """Do nothing: they write into the log itself."""
+        return []
+
     def tell(self, order: Order) -> None:
         """Say the same to every worker that still listens."""
         for worker in range(len(self._processes)):
@@ -95,9 +120,9 @@ class Crew:
     def listen(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
         """Yield what the workers say within *timeout_s*. Raises WorkerLost, ReplayError or InputError."""
         for key, _ in self._selector.select(timeout_s):
-            worker = key.data
+            rank, worker = key.data, self._jobs[key.data].worker
             data = os.read(key.fd, 1 << 20)
-            *lines, self._pending[worker] = (self._pending[worker] + data).split(b"\n")
+            *lines, self._pending[rank] = (self._pending[rank] + data).split(b"\n")
             for line in lines:
                 report = read_report(line)
                 if isinstance(report, Failed):
@@ -105,7 +130,7 @@ class Crew:
                 yield worker, report
             if not data:
                 self._selector.unregister(key.fileobj)
-                self._check_exit(worker)
+                self._check_exit(rank)
 
     def gather_ready(self, timeout_s: float) -> list[Ready]:
         """Wait until every worker is ready."""
@@ -126,11 +151,11 @@ class Crew:
         except OSError:
             pass  # it has ended; what it said last, or its exit, tells the rest
 
-    def _check_exit(self, worker: int) -> None:
-        code = self._processes[worker].wait()
+    def _check_exit(self, rank: int) -> None:
+        code, worker = self._processes[rank].wait(), self._jobs[rank].worker
         if code == 0:
             return
-        folder = Path(self._jobs[worker].log) / f"worker-{worker:02d}"
+        folder = Path(self._jobs[rank].log) / f"worker-{worker:02d}"
         errors = (folder / STDERR_NAME).read_text(errors="replace").strip().splitlines()
         how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
         raise WorkerLost(

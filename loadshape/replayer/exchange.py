@@ -21,12 +21,13 @@ Row = tuple[tuple[int, ...], tuple[str | None, ...]]
 
 
 class Place(NamedTuple):
-    """Where a request belongs: its session and turn, its target and worker."""
+    """Where a request belongs: its session and turn, its target, and the worker with its node."""
 
     session: int
     turn: int
     target: int
     worker: int
+    node: int
 
 
 class Exchange:
@@ -127,7 +128,8 @@ def make_row(exchange: Exchange, place: Place, outcome: Outcome, done_ns: int, e
     connection = exchange.connection.number if exchange.connection is not None else NULL
     written = exchange.size_bytes if exchange.written_ns != NULL else 0
     numbers = (
-        *(exchange.request, place.session, place.turn, place.target, 0, place.worker, connection, exchange.reused),
+        *(exchange.request, place.session, place.turn, place.target, place.node, place.worker),
+        *(connection, exchange.reused),
         *(exchange.due_ns, exchange.begun_ns, exchange.connected_ns, exchange.sent_ns, exchange.written_ns),
         *(exchange.head_ns, exchange.first_byte_ns, exchange.first_token_ns, exchange.first_content_ns),
         *(exchange.last_token_ns, done_ns, int(outcome)),
@@ -142,7 +144,7 @@ def make_row(exchange: Exchange, place: Place, outcome: Outcome, done_ns: int, e
 def make_unsent_row(request: int, place: Place, due_ns: int, outcome: Outcome, error: str) -> Row:
     """Return the row of a request that no exchange was ever begun for."""
     stamps = (NULL,) * 10
-    numbers = (request, place.session, place.turn, place.target, 0, place.worker, NULL, NULL, due_ns, *stamps)
+    numbers = (request, place.session, place.turn, place.target, place.node, place.worker, NULL, NULL, due_ns, *stamps)
     return (*numbers, int(outcome), NULL, 0, 0, 0, 0, *(NULL,) * 6), (error, None, None)
 
 

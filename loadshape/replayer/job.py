@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from loadshape.deal import space_probe
 from loadshape.errors import InputError
 from loadshape.log import Shard
 from loadshape.target import Target, check_header
@@ -125,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def probe_every(self) -> int:
         """One session in so many is the probe's: fewer than its share says; 0 without a probe."""
-        return math.floor(1 / self.probe_share) + 1 if self.probe_share else 0
+        return space_probe(self.probe_share)
 
     def _check_loop(self) -> None:
         if self.duration_s is not None and not 0 < self.duration_s < math.inf:
@@ -166,10 +167,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     trace: str
     log: str
     run: str
-    worker: int
+    worker: int  # counted through all nodes: node n has n * settings.workers and the next ones
     targets: list[Target]
     addresses: list[list[str]]  # of each target
     settings: Settings
+    node: int = 0
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

@@ -24,7 +24,7 @@ from loadshape.replayer.lines import Lines
 from loadshape.replayer.path import measure_path
 from loadshape.replayer.recorder import RowWriter
 from loadshape.replayer.scheduler import NEVER, Scheduler
-from loadshape.target import Secret
+from loadshape.secret import Secret
 
 UNANSWERED = (Outcome.refused, Outcome.reset, Outcome.timeout_connect)
 LOST_TARGET = "its target was lost"
@@ -40,7 +40,7 @@ class Ledger:
         limits: Limits,
         rows: RowWriter,
         lines: Lines,
-        worker: int = 0,
+        seat: tuple[int, int] = (0, 0),
         keys: Sequence[Secret | None] = (),
     ) -> None:
         self.plan = plan
@@ -54,7 +54,7 @@ class Ledger:
         self.ends_early = any(tokens != NULL for tokens in plan.abort_tokens)
         self._scheduler = scheduler
         self._rows = rows
-        self._worker = worker
+        self._seat = seat  # the number of this worker, and of its node
         self._keys = [key for key in keys if key is not None]
         self._in_flight: dict[int, Exchange] = {}
         self._ended = bytearray(len(plan))
@@ -104,7 +104,7 @@ class Ledger:
             self.breaker.note(outcome, done_ns)
         self.go_on(exchange, done_ns, succeeded=outcome is Outcome.ok)
         self.lingering, done_ns = self.lingering - 1, exchange.said_ns  # the end of the body is the connection's affair
-        place = _find_place(self.plan, position, exchange.target, self._worker)
+        place = _find_place(self.plan, position, exchange.target, self._seat)
         numbers, texts = make_row(exchange, place, outcome, done_ns, error)
         for key in self._keys:  # a server may repeat what it was told, anywhere
             texts = tuple(text and key.conceal(text) for text in texts)
@@ -158,7 +158,7 @@ class Ledger:
                 self._leave_out(position, self.plan.due_ns[position], reason)
 
     def _leave_out(self, position: int, due_ns: int, reason: str) -> None:
-        place = _find_place(self.plan, position, self.lines.routes.home(position), self._worker)
+        place = _find_place(self.plan, position, self.lines.routes.home(position), self._seat)
         row = make_unsent_row(self.plan.request[position], place, due_ns, Outcome.not_reached, reason)
         self._write(position, Outcome.not_reached, row)
 
@@ -168,5 +168,5 @@ class Ledger:
         self._rows.append_with_texts(*row)
 
 
-def _find_place(plan: Plan, position: int, target: int, worker: int) -> Place:
-    return Place(plan.session[position], plan.turn[position], target, worker)
+def _find_place(plan: Plan, position: int, target: int, seat: tuple[int, int]) -> Place:
+    return Place(plan.session[position], plan.turn[position], target, *seat)

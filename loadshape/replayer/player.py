@@ -43,9 +43,10 @@ UNREACHED = "its predecessor failed or said nothing to quote, or the run ended f
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker gets of a run: its number, its part of the slots and of the cap, and where its requests go."""
+    """What one worker gets of a run: its seat (its number, and that of its node), its part of the slots and of the cap,
+    and where its requests go."""
 
-    worker: int = 0
+    seat: tuple[int, int] = (0, 0)
     slots: int | None = None
     cap: int | None = None
     routes: Routes | None = None  # None: there is one target
@@ -74,7 +75,7 @@ class Player:
         self._end_ns = NEVER if settings.duration_s is None else to_ns(settings.duration_s)
         reach = None if settings.requests is None else bisect_left(plan.row, settings.requests)
         self.scheduler = Scheduler(plan, slots=share.slots, cap=share.cap, reach=reach, end_ns=self._end_ns)
-        self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.worker, bodies.secrets)
+        self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.seat, bodies.secrets)
         self.sender = Sender(plan, self.scheduler, self.ledger, bodies, network, clock)
         self.ledger.breaker = Breaker() if settings.breaker else None
         self.ledger.answers = bodies.answers if len(bodies.answers) else None

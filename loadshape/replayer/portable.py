@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections import deque
@@ -21,7 +22,10 @@ from loadshape.errors import TargetError
 from loadshape.replayer.connection import Connection, Inbox, Owner
 from loadshape.replayer.roads import Road
 from loadshape.replayer.scheduler import NEVER
+from loadshape.replayer.tunnel import Tunnel, prepare_tunnel
 from loadshape.target import Target
+
+READ_BYTES = 1 << 14  # of what a proxy answers, at once
 
 
 class Portable:
@@ -39,6 +43,7 @@ class Portable:
         self._loop = loop
         self._roads = [cycle(of_target) for of_target in roads]
         self._secured = [(make_tls(target), target.host if target.tls else None) for target in targets]
+        self._tunnels = [prepare_tunnel(target) for target in targets]
         self._opened = 0
         self._open: dict[int, Connection] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
@@ -59,13 +64,9 @@ class Portable:
     async def _connect(self, connection: Connection, road: Road) -> None:
         context, host = self._secured[connection.target]
         try:
+            sock = await self._reach(road, self._tunnels[connection.target]())
             await self._loop.create_connection(
-                lambda: _Stream(self, connection),
-                road.address,
-                road.port,
-                ssl=context,
-                server_hostname=host,
-                local_addr=None if road.source is None else (road.source, 0),
+                lambda: _Stream(self, connection), sock=sock, ssl=context, server_hostname=host
             )
         except OSError as error:
             self._open.pop(connection.number, None)
@@ -73,6 +74,25 @@ class Portable:
             self._ready()  # a request that ended may make another due
         finally:
             self._opening.pop(connection.number, None)
+
+    async def _reach(self, road: Road, tunnel: Tunnel | None) -> socket.socket:
+        """Return a socket that leads to the target, through the *tunnel* if there is one. Raises OSError."""
+        sock = socket.socket(road.family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            road.bind(sock)
+            try:
+                await self._loop.sock_connect(sock, (road.address, road.port))
+            except OSError as error:
+                raise (road.explain(error.errno) if (error.errno or 0) > 0 else error) from None
+            if tunnel is not None:
+                await self._loop.sock_sendall(sock, tunnel.request)
+                while not tunnel.feed(await self._loop.sock_recv(sock, READ_BYTES)):
+                    pass
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     def send(self, connection: Connection, parts: list[bytes]) -> bool:
         """Hand all parts to the transport; False when it could not pass them on at once."""

@@ -27,6 +27,7 @@ from loadshape.target import Target
 from loadshape.trace import Trace
 
 TIMEOUT_S = 5.0
+UNREACHABLE = (502, 504)  # what a proxy says of a server that it cannot reach
 DISCLOSURE_S = 30.0  # vLLM looks at its whole system when it is first asked
 
 
@@ -54,10 +55,7 @@ def ask_target(target: Target, named: Set[str] = frozenset()) -> tuple[Target, F
     """
     answer = _ask(target, target.path + "/models")
     status, models = answer.status, answer.value
-    if status in (401, 403):
-        raise TargetError(
-            f"target: {target.url} refused the key (HTTP {status}); give one with --key env:NAME or --key file:PATH"
-        )
+    _check_status(target, status)
     version = _ask(target, find_root(target) + "/version").value
     served = _list_models(models)
     model = _choose_model(target, served)
@@ -69,6 +67,23 @@ def ask_target(target: Target, named: Set[str] = frozenset()) -> tuple[Target, F
     facts = {"models": models if served else None, "models_status": status, "version": version, "tls": answer.tls}
     facts |= _ask_disclosures(target)
     return replace(target, model=model), conceal(facts, target.list_secrets(target.read_key()))
+
+
+def _check_status(target: Target, status: int) -> None:
+    """Raise TargetError for a status that says that no request will be answered either."""
+    proxy = f"the proxy {target.via.name}" if target.via is not None and target.is_relayed else ""
+    if status in (401, 403):
+        who = f"{target.url}, or {proxy}," if proxy else target.url
+        raise TargetError(
+            f"target: {who} refused the key (HTTP {status}); give one with --key env:NAME or --key file:PATH"
+        )
+    if status == 407:
+        raise TargetError(
+            f"target: {proxy or 'a proxy'} wants a user and a password (HTTP 407): say where they are, proxy_key in "
+            "the section [target] of the run file"
+        )
+    if proxy and status in UNREACHABLE:
+        raise TargetError(f"target: nobody answers at {target.url}: {proxy} says HTTP {status}")
 
 
 def reset_caches(targets: Sequence[Target]) -> list[str]:

@@ -1,8 +1,9 @@
 # A question to a server beside the traffic: one small page, bounded in time and in size.
 #
-# Law: its own connection, never one of the traffic's, to an address that was checked; redirects are not followed, as a
-# key would follow them. What is asked here generates no token. An answer is what the server said, whatever its status;
-# that nobody answers is an OSError or an HTTPException, as they come.
+# Law: its own connection, never one of the traffic's, but on the same road: to an address that was checked, through the
+# proxy if there is one. Redirects are not followed, as a key would follow them. What is asked here generates no token.
+# An answer is what the server said, whatever its status; that nobody answers is an OSError or an HTTPException, as they
+# come.
 #
 # vLLM serves what is about itself (/version, /metrics, /reset_prefix_cache) beside /v1 and not below it.
 
@@ -20,10 +21,14 @@ from typing import Any
 import msgspec
 
 from loadshape.replayer.portable import make_tls
-from loadshape.target import Secret, Target
+from loadshape.replayer.roads import find_roads
+from loadshape.replayer.tunnel import prepare_tunnel
+from loadshape.secret import Secret
+from loadshape.target import Target
 from loadshape.version import __version__
 
 MAX_ANSWER_BYTES = 4 << 20
+HEAD_BYTES = 1 << 14  # of what a proxy answers, at once
 
 Facts = dict[str, Any]
 
@@ -51,11 +56,12 @@ def ask_page(target: Target, path: str, *, method: str = "GET", timeout_s: float
     headers = {"User-Agent": f"loadshape/{__version__}", "Accept": "application/json, text/plain", **target.headers}
     if key is not None:
         headers["Authorization"] = f"Bearer {key.reveal()}"
+    headers |= target.list_proxy_fields()
     connection = http.client.HTTPConnection(target.host, target.port)
     try:
         connection.sock = _connect(target, address or target.resolve()[0], timeout_s)
         tls = _describe_tls(connection.sock)
-        connection.request(method, path, headers=headers)
+        connection.request(method, target.write_path(path), headers=headers)
         answer = connection.getresponse()
         return Page(answer.status, answer.read(MAX_ANSWER_BYTES), tls)
     finally:
@@ -84,12 +90,18 @@ def conceal(page: Any, secrets: Sequence[Secret]) -> Any:
 
 def _connect(target: Target, address: str, timeout_s: float) -> socket.socket:
     """Connect to an address that was checked, not to whatever the name means by now."""
-    sock = socket.create_connection((address, target.port), timeout_s)
-    context = make_tls(target)
-    if context is None:
-        return sock
+    (road,) = find_roads(target, [address])
     try:
-        return context.wrap_socket(sock, server_hostname=target.host)
+        sock = socket.create_connection((address, road.port), timeout_s)
+    except OSError as error:
+        raise (error if error.errno is None else road.explain(error.errno)) from None
+    try:
+        if (tunnel := prepare_tunnel(target)()) is not None:
+            sock.sendall(tunnel.request)
+            while not tunnel.feed(sock.recv(HEAD_BYTES)):
+                pass
+        context = make_tls(target)
+        return sock if context is None else context.wrap_socket(sock, server_hostname=target.host)
     except BaseException:
         sock.close()
         raise

@@ -8,6 +8,8 @@
 # It is the network to its owner and the owner of its streams: a connection counts as opened when the handshake
 # is done, so the connect time in the log has the handshake in it.
 #
+# Behind a proxy the handshake goes through a tunnel, which the channel asks for first.
+#
 # A handshake costs the client about a millisecond of CPU (ECDHE, and the certificate's signatures), five hundred
 # times a read. Its steps are therefore not taken within a drain but one a turn of the loop, between other work.
 # asyncio cannot do this: no transport of it hands out the kernel's control messages.
@@ -28,6 +30,7 @@ from loadshape.replayer.connection import Arrival, Connection, Inbox, Owner
 from loadshape.replayer.portable import make_tls
 from loadshape.replayer.scheduler import NEVER
 from loadshape.replayer.streams import LOOK_EVERY, Streams
+from loadshape.replayer.tunnel import Tunnel, prepare_tunnel
 from loadshape.target import Target
 
 
@@ -40,6 +43,7 @@ class Secured:
         self.inbox: Inbox = deque()
         self.due_at_ns = NEVER
         self._secured = [(make_tls(target), target.host) for target in targets]
+        self._tunnels = [prepare_tunnel(target) for target in targets]
         self._loop = loop
         self._streams = streams
         self._open: set[Connection] = set()
@@ -55,7 +59,7 @@ class Secured:
         """Begin to connect on the next of the target's roads; its name is what the certificate must show."""
         connection = self._streams.open(target)
         context, host = self._secured[target]
-        connection.channel = None if context is None else Channel(context, host)
+        connection.channel = None if context is None else Channel(context, host, self._tunnels[target]())
         self._open.add(connection)
         return connection
 
@@ -173,7 +177,7 @@ class Secured:
         else:
             is_done, error = False, None
             try:
-                is_done = channel.shake(_expect_bytes(what))
+                is_done = channel.shake(_expect_bytes(what, channel.tunnel))
             except OSError as problem:
                 error = problem
             _push(self._streams, connection, channel)  # an answer, or the alert that tells the server why
@@ -184,10 +188,10 @@ class Secured:
         self._ready()
 
 
-def _expect_bytes(what: bytes | OSError) -> bytes:
+def _expect_bytes(what: bytes | OSError, tunnel: Tunnel | None) -> bytes:
     if isinstance(what, OSError):
         raise what
-    if not what:
+    if not what and tunnel is None:
         raise ConnectionResetError(errno.ECONNRESET, "the server closed during the TLS handshake")
     return what
 

@@ -43,13 +43,13 @@ from loadshape.log import (
     write_planned,
 )
 from loadshape.manifest import NAME, check_free, read_manifest, sync_folder, write_manifest
+from loadshape.recovery import recover
 from loadshape.replayer.isolation import KEEPING
-from loadshape.replayer.job import Done, Ready, Settings
+from loadshape.replayer.job import Done, Job, Ready
+from loadshape.replayer.launcher import Launcher, Local
 from loadshape.replayer.terms import choose_loop, plan_duration_s
-from loadshape.target import Target
 from loadshape.trace import Trace
 
-LEAD_NS = 500_000_000  # from the last ready worker to T0: enough for the order to arrive, and for a few ticks
 REFUSED = "refused before the start"
 
 
@@ -101,8 +101,16 @@ class Stage:
         """Write run.json: what is about to happen."""
         write_manifest(self.log, run, RUN_NAME)
 
-    def conclude(self, run: Run, done: list[Done], ended: str, notes: Sequence[str] = ()) -> None:
-        """Write the manifest: the log is complete. *notes* are the coordinator's own."""
+    def conclude(
+        self, run: Run, done: list[Done], ended: str, notes: Sequence[str] = (), *, losses: Sequence[str] = ()
+    ) -> None:
+        """Write the manifest: the log is complete. *notes* are the coordinator's own.
+
+        Where something was lost of the run, what there is becomes the log, as after a crash.
+        """
+        if losses:
+            self._conclude_partly(losses, ended, notes)
+            return
         outcomes: Counter[str] = Counter()
         for part in done:
             outcomes.update(part.outcomes)
@@ -120,6 +128,16 @@ class Stage:
             files=digest_conditions(self.log),
         )
         write_manifest(self.log, manifest)
+
+    def _conclude_partly(self, losses: Sequence[str], ended: str, notes: Sequence[str]) -> None:
+        """Put the log of what there is in the place of what was written."""
+        whole, cut = (self.log.with_name(f".{self.log.name}.{kind}") for kind in ("whole", "cut"))
+        told = losses[0] if ended == "complete" else f"{ended}; {losses[0]}"
+        recover(self.log, whole, ended=f"incomplete: {told}", notes=[*losses, *notes])
+        self.log.rename(cut)
+        whole.rename(self.log)
+        sync_folder(self.log.absolute().parent)
+        shutil.rmtree(cut)
 
     def refuse(self, run: Run, error: InputError) -> None:
         """Write the complete log of a run that never started: every request not sent, with the reason."""
@@ -141,33 +159,32 @@ class Stage:
 
 
 def describe_run(
-    trace: Trace,
-    run: str,
-    targets: Sequence[Target],
-    settings: Settings,
-    *,
-    addresses: list[list[str]] | None = None,
-    ready: list[Ready] | None = None,
+    trace: Trace, job: Job, *, ready: Sequence[Ready] = (), lead_ns: int = 0, launcher: Launcher | None = None
 ) -> Run:
-    """Return the conditions of a run that begins LEAD_NS from now."""
+    """Return the conditions of a run that begins *lead_ns* from now; *job* is that of its first worker."""
+    settings, launcher = job.settings, launcher or Local()
     offset_ns, width_ns = measure_offset_ns(1000)
-    epoch_ns = time.monotonic_ns() + LEAD_NS
+    epoch_ns = time.monotonic_ns() + lead_ns
     return Run(
-        run=run,
+        run=job.run,
         trace_digest=trace.digest,
-        shares=[part.planned for part in ready or []],
+        shares=[part.planned for part in ready],
         trace_path=str(trace.path.resolve()) if trace.path else "",
         arrivals=_read_arrivals(trace.manifest.recipe),
         trace_name=trace.manifest.name,
         planned=trace.requests.num_rows,
         duration_s=plan_duration_s(trace, settings),
         loop=msgspec.to_builtins(choose_loop(trace, settings)),
-        targets=[it.describe() | {"addresses": addresses[at] if addresses else []} for at, it in enumerate(targets)],
+        targets=[
+            it.describe() | {"addresses": addresses} for it, addresses in zip(job.targets, job.addresses, strict=True)
+        ],
         receive=ready[0].receive if ready else "none",
         pacing=ready[0].pacing if ready else "none",
         processes=settings.processes,
+        nodes=launcher.nodes,
+        launcher=launcher.describe(),
         settings=msgspec.to_builtins(settings),
-        salt=run if settings.isolation in KEEPING else "",
+        salt=job.run if settings.isolation in KEEPING else "",
         epoch_monotonic_ns=epoch_ns,
         epoch_realtime_ns=epoch_ns + offset_ns,
         offset_width_ns=width_ns,

@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import select
 import socket
 import struct
@@ -65,6 +64,7 @@ class Streams:
         self.offset_ns, _ = measure_offset_ns()
         self._loop = loop
         self._roads = [cycle(of_target) for of_target in roads]
+        self._explain = [of_target[0].explain for of_target in roads]
         self._opened = 0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
@@ -83,7 +83,7 @@ class Streams:
             road.bind(sock)
             code = sock.connect_ex((road.address, road.port))
             if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, _describe(code))
+                raise road.explain(code)
         except OSError:
             sock.close()
             raise
@@ -175,7 +175,7 @@ class Streams:
         if not connection.open:
             if code:
                 self.close(connection)
-                self._owner.failed(connection, OSError(code, _describe(code)))
+                self._owner.failed(connection, self._explain[connection.target](code))
                 return False
             connection.open = True
             self._epoll.modify(connection.handle.fileno(), select.EPOLLIN)
@@ -209,7 +209,3 @@ def _open_socket(family: socket.AddressFamily) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE)
     return sock
-
-
-def _describe(code: int) -> str:
-    return os.strerror(code)

@@ -23,7 +23,7 @@ import zstandard
 from loadshape.capture import FRAMES, write_seek_table
 from loadshape.plan import NULL
 from loadshape.replayer.recorder import RowWriter, WriterThread
-from loadshape.target import SHOWN_AT_MOST, Secret
+from loadshape.secret import SHOWN_AT_MOST, Secret
 
 FRAME_BYTES = 1 << 20
 LEVEL = 3

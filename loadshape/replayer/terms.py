@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from loadshape.replayer.routing import Routes, Routing, route_trace
 from loadshape.target import Target
 from loadshape.trace import Loop, Trace
 from loadshape.units import NS_PER_S
+
+PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
 def choose_loop(trace: Trace, settings: Settings) -> Loop:
@@ -53,12 +56,12 @@ def make_routes(trace: Trace, plan: Plan, targets: Sequence[Target], settings: S
     return Routes(share, weights, dead_after=dead_after, moves=settings.on_dead == "move")
 
 
-def check_terms(trace: Trace, targets: Sequence[Target], settings: Settings) -> None:
+def check_terms(trace: Trace, targets: Sequence[Target], settings: Settings, *, nodes: int = 1) -> None:
     """Raise InputError or one of its children when the parts of a run do not go together."""
     if not targets:
         raise TargetError("target: expected at least one")
     loop = choose_loop(trace, settings)
-    check_loop(loop, settings.processes)
+    check_loop(loop, settings.processes * nodes)
     if settings.probe_share and (loop.slots is not None or loop.cap is not None):
         raise InputError("probe_share: a probe has no part of slots or of a cap; use an open loop, or leave it out")
     check_models(targets)
@@ -83,19 +86,23 @@ def check_models(targets: Sequence[Target]) -> None:
         )
 
 
-def tell_terms(trace: Trace, targets: Sequence[Target], settings: Settings) -> list[str]:
+def tell_terms(trace: Trace, targets: Sequence[Target], settings: Settings, *, nodes: int = 1) -> list[str]:
     """Return lines that state every value in force, for a person to read before the start."""
     asked, planned = min(settings.requests or trace.requests.num_rows, trace.requests.num_rows), trace.requests.num_rows
     count = f"{planned:,} requests" if asked == planned else f"{asked:,} of {planned:,} requests"
     duration_s = plan_duration_s(trace, settings)
     end = f"over {duration_s:g} s" if duration_s else "until all have ended"
-    lines = [f"{count} {end}, {tell_loop(choose_loop(trace, settings), settings.processes)}", settings.tell()]
+    spread = f", on {nodes} nodes" if nodes > 1 else ""
+    lines = [
+        f"{count} {end}, {tell_loop(choose_loop(trace, settings), settings.processes * nodes)}{spread}",
+        settings.tell(),
+    ]
     if len(targets) > 1:
         lines.append(f"{len(targets)} targets, routing {settings.routing}: {', '.join(map(_tell_target, targets))}")
         lines.append(f"a lost target: {_tell_loss(settings)}")
     if settings.source_ips:
         lines.append(f"connections come from {', '.join(settings.source_ips)} in turn")
-    return lines
+    return lines + _tell_proxies(targets)
 
 
 def tell_loop(loop: Loop, processes: int) -> str:
@@ -112,6 +119,15 @@ def _tell_parts(total: int, processes: int) -> str:
 
 def _tell_target(target: Target) -> str:
     return target.url if target.weight == 1 else f"{target.url} (weight {target.weight:g})"
+
+
+def _tell_proxies(targets: Sequence[Target]) -> list[str]:
+    """Return what is between us and the targets, or that what the environment names is not."""
+    proxies = dict.fromkeys(target.via.name for target in targets if target.via is not None)
+    if proxies:
+        return [f"connections go through the proxy {', '.join(proxies)}: what it takes is in every latency"]
+    named = [name for name in PROXY_VARIABLES if os.environ.get(name)]
+    return [f"{', '.join(named)} of the environment: not used, only --proxy names a proxy"] if named else []
 
 
 def _tell_loss(settings: Settings) -> str:

@@ -40,7 +40,7 @@ from loadshape.replayer.job import Done, Failed, Job, Ready, Report, Start, Stop
 from loadshape.replayer.player import Player, Share
 from loadshape.replayer.portable import Portable
 from loadshape.replayer.recorder import RowWriter, Sink, WriterThread, describe_shards
-from loadshape.replayer.roads import list_roads
+from loadshape.replayer.roads import find_roads
 from loadshape.replayer.secured import Secured
 from loadshape.replayer.streams import Streams
 from loadshape.replayer.tape import Tape
@@ -211,12 +211,12 @@ def _make_tape(job: Job, writer: WriterThread) -> tuple[Tape, RowWriter]:
 
 
 def _make_player(job: Job, network: Network, rows: tuple[RowWriter, RowWriter]) -> Player:
-    trace, workers = Trace.open(job.trace), job.settings.processes
+    trace, workers, rank = Trace.open(job.trace), job.settings.processes, job.worker % job.settings.workers
     is_clocked, probe_every = job.settings.slots is None, job.settings.probe_every
-    plan = split_trace(trace, job.worker, workers, clocked=is_clocked, probe_every=probe_every)
+    plan = split_trace(trace, rank, workers, clocked=is_clocked, probe_every=probe_every)
     loop = choose_loop(trace, job.settings)
-    slots, cap = (split_total(total, job.worker, workers) for total in (loop.slots, loop.cap))
-    share = Share(job.worker, slots, cap, make_routes(trace, plan, job.targets, job.settings))
+    slots, cap = (split_total(total, rank, workers) for total in (loop.slots, loop.cap))
+    share = Share((job.worker, job.node), slots, cap, make_routes(trace, plan, job.targets, job.settings))
     keys = [target.read_key() for target in job.targets]
     bodies = BodyBuilder(trace, job.targets, run=job.run, keys=keys, settings=job.settings)
     return Player(plan, network, bodies, rows, job.settings, share=share)
@@ -224,7 +224,7 @@ def _make_player(job: Job, network: Network, rows: tuple[RowWriter, RowWriter]) 
 
 def _make_network(job: Job, loop: asyncio.AbstractEventLoop) -> Network:
     targets, sources = job.targets, job.settings.source_ips
-    roads = [list_roads(addresses, it.port, sources) for it, addresses in zip(targets, job.addresses, strict=True)]
+    roads = [find_roads(it, addresses, sources) for it, addresses in zip(targets, job.addresses, strict=True)]
     if job.settings.receive == "user" or sys.platform != "linux":
         return Portable(loop, roads, targets)
     streams = Streams(loop, roads)

@@ -18,9 +18,8 @@ from loadshape.contract import Change
 from loadshape.effect import Effect
 from loadshape.interval import Interval
 from loadshape.reading import show_value
-from loadshape.report.document import encode
+from loadshape.report.document import describe_reading, encode
 from loadshape.report.lines import align_rows, wrap_text
-from loadshape.report.ruling import describe_reading
 from loadshape.units import format_duration
 
 _INDENT = " " * 4

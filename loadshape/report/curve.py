@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from loadshape.reading import show_value
-from loadshape.report.document import encode
+from loadshape.report.document import describe_reading, encode
 from loadshape.report.lines import align_rows
-from loadshape.report.ruling import describe_reading
 from loadshape.saturation import Curve, Point, Scaling, find_knee, fit_scaling
 from loadshape.search import Found
 

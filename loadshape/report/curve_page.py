@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from loadshape.gate import Decision, Ruling
-from loadshape.reading import show_value
+from loadshape.reading import show_interval, show_value
 from loadshape.report import curve as lines
 from loadshape.report.figure import (
     Figure,
@@ -29,7 +29,6 @@ from loadshape.report.figure import (
     scale_time,
     style_line,
 )
-from loadshape.report.ruling import show_interval
 from loadshape.report.skeleton import write_figures, write_numbers, write_page, write_section, write_texts
 from loadshape.report.tables import Row, clean_text
 from loadshape.saturation import Curve, Point, find_knee, fit_scaling

@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from loadshape.metrics import DEFINITIONS
+from loadshape.reading import Reading
 from loadshape.report.serving import describe_serving
+from loadshape.report.tables import take_sure_readings
 from loadshape.summary import Distribution, Summary
 from loadshape.symptoms import find_symptoms
 from loadshape.validity import Verdict
@@ -35,7 +37,6 @@ def write_verdict(verdict: Verdict) -> str:
 
 def describe_summary(summary: Summary) -> dict[str, Any]:
     """Return the report as plain values; docs/report.md lists the keys."""
-    good_hz = summary.good_hz
     return {
         "schema": "loadshape report",
         "version": VERSION,
@@ -44,12 +45,15 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
         "window": msgspec.to_builtins(summary.window),
         "latencies": {name: _describe(value) for name in DEFINITIONS if (value := _distribution(summary, name))},
         "intervals": msgspec.to_builtins(summary.intervals),
+        "readings": {it.name: describe_reading(it) for it in take_sure_readings(summary)},
         "throughput": msgspec.to_builtins(summary.throughput),
+        "throughput_of_run": msgspec.to_builtins(summary.throughput_of_run),
         "slices": msgspec.to_builtins(summary.slices),
         "arrivals": msgspec.to_builtins(summary.arrivals),
         "goodput": {
             "objectives": msgspec.to_builtins(summary.objectives),
-            "goodput_hz": good_hz,
+            "goodput_hz": summary.good_hz,
+            "goodput_tokens_per_s": summary.goodput_tokens_per_s,
             "attainment": summary.attainment,
         },
         "stalled": summary.stalled,
@@ -97,6 +101,19 @@ def describe_conditions(summary: Summary) -> dict[str, Any]:
     manifest = summary.log.manifest
     run: dict[str, Any] = msgspec.to_builtins(manifest.run)
     return run | {"ended": manifest.ended, "notes": manifest.notes, "environment": summary.log.environment}
+
+
+def describe_reading(reading: Reading) -> dict[str, Any]:
+    """Return a reading as plain values; an interval without a bound ends at "inf"."""
+    sure = reading.interval
+    return {
+        "value": reading.value,
+        "unit": reading.unit,
+        "interval": sure and [sure.low, sure.high],
+        "effective": sure and sure.effective,
+        "count": reading.count,
+        "why": reading.why,
+    }
 
 
 def _distribution(summary: Summary, name: str) -> Distribution | None:

@@ -47,6 +47,7 @@ def write_summary(summary: Summary) -> str:
         write_section("To look at next", _write_symptoms(summary)),
         write_section("Conditions", write_pairs(tables.list_conditions(summary))),
         write_section("Latency", _write_latencies(summary)),
+        write_section("How sure, within this run", write_numbers(tables.SURE_HEAD, tables.list_sureness(summary))),
         write_section("Targets", write_numbers(tables.TARGET_HEAD, tables.list_targets(summary))),
         write_section("Rate", write_table(tables.list_rates(summary), number_cells=1)),
         write_section("Outcomes", _write_outcomes(summary)),

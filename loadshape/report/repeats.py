@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from loadshape.reading import show_value
+from loadshape.reading import show_interval, show_value
 from loadshape.replication import Replication
-from loadshape.report.document import encode
+from loadshape.report.document import describe_reading, encode
 from loadshape.report.lines import align_rows
-from loadshape.report.ruling import describe_reading, show_interval
 
 
 def write_text(replication: Replication) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from loadshape.gate import Decision, Ruling
-from loadshape.reading import Reading, show_value
-from loadshape.report.document import encode
+from loadshape.reading import show_interval
+from loadshape.report.document import describe_reading, encode
 
 _MARKS = {"met": "ok", "missed": "!!", "unknown": " ?"}
 
@@ -49,25 +49,6 @@ def write_document(decision: Decision) -> str:
             "rulings": [_describe(it) for it in decision.rulings],
         }
     )
-
-
-def describe_reading(reading: Reading) -> dict[str, Any]:
-    """Return a reading as plain values; an interval without a bound ends at "inf"."""
-    sure = reading.interval
-    return {
-        "value": reading.value,
-        "unit": reading.unit,
-        "interval": sure and [sure.low, sure.high],
-        "effective": sure and sure.effective,
-        "count": reading.count,
-        "why": reading.why,
-    }
-
-
-def show_interval(reading: Reading) -> str:
-    """Return the interval of a reading as text, empty where there is none."""
-    sure = reading.interval
-    return f"{show_value(sure.low, reading.unit)} to {show_value(sure.high, reading.unit)}" if sure else ""
 
 
 def _describe(ruling: Ruling) -> dict[str, Any]:

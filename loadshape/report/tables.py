@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from loadshape.log import Run
-from loadshape.metrics import DEFINITIONS
+from loadshape.metrics import DEFINITIONS, STALL
+from loadshape.reading import Reading, show_interval, take_reading
 from loadshape.stats import count_floor
 from loadshape.summary import Distribution, Objectives, Summary
 from loadshape.units import format_duration, format_rate
@@ -26,6 +27,8 @@ from loadshape.validity.host import measure_ceiling_share
 
 TARGET_HEAD = ("", "requests", "ok", "TTFT p50", "TTFT p99", "E2E p50", "E2E p99", "output")
 LATENCY_HEAD = ("", "p50", "p95", "p99", "max", "count")
+SURE_HEAD = ("", "", "95 % interval", "worth")
+SURE = ("ttft", "tpot", "e2e")  # whose percentiles get an interval
 _LATENCIES = {
     "ttft": "TTFT",
     "tpot": "TPOT",
@@ -38,6 +41,7 @@ _LATENCIES = {
     "service_ttft": "TTFT from sent",
     "service_e2e": "E2E from sent",
     "lateness": "lateness",
+    "connect": "connect",
 }
 _TEXT_LIMIT = 160
 
@@ -82,6 +86,8 @@ def list_latencies(summary: Summary) -> list[Row]:
     """Return the latency table; rows that charge failures only where there are any."""
     failed = summary.ttft_with_failures.count != summary.ttft.count
     chosen = {name: label for name, label in _LATENCIES.items() if failed or not name.endswith("_with_failures")}
+    if not summary.connect.count:
+        del chosen["connect"]
     return [Row(name, label, _spread(getattr(summary, name))) for name, label in chosen.items()]
 
 
@@ -102,22 +108,51 @@ def list_targets(summary: Summary) -> list[Row]:
 
 
 def list_rates(summary: Summary) -> list[Row]:
-    """Return throughputs and goodput."""
+    """Return throughputs and goodput; those of the whole run beside those of a window that is not the whole."""
     rates, tokens = summary.throughput, "as the server counted them"
     if rates.counted < rates.completed:
         tokens = f"the server counted them for {rates.counted:,} of {rates.completed:,} requests"
-    good_hz = summary.good_hz
     met = "n/a" if summary.attainment is None else show_share(summary.attainment)
-    return [
-        Row("request_hz", "requests", (format_rate(rates.request_hz), "ok and done inside the window")),
-        Row("input_tokens_per_s", "input tokens", (format_rate(rates.input_tokens_per_s), tokens)),
+    good = f"{describe_objectives(summary.objectives)}; met by {met}"
+    rows = [
+        _rate(summary, "request_hz", "requests", "ok and done inside the window"),
+        _rate(summary, "input_tokens_per_s", "input tokens", tokens),
         *_list_cached(summary),
-        Row("output_tokens_per_s", "output tokens", (format_rate(rates.output_tokens_per_s), tokens)),
-        Row("total_tokens_per_s", "total tokens", (format_rate(rates.total_tokens_per_s), tokens)),
-        Row(
-            "goodput_hz", "goodput", (format_rate(good_hz), f"{describe_objectives(summary.objectives)}; met by {met}")
-        ),
+        _rate(summary, "output_tokens_per_s", "output tokens", tokens),
+        _rate(summary, "total_tokens_per_s", "total tokens", tokens),
+        _rate(summary, "user_tokens_per_s", "tokens a user", "after the first one, of the requests due in the window"),
+        Row("goodput_hz", "goodput", (format_rate(summary.good_hz), good)),
+        Row("goodput_tokens_per_s", "goodput, tokens", (format_rate(summary.goodput_tokens_per_s), "of these requests")),
     ]
+    if summary.stalled is not None:
+        told = f"of the time of answers, in gaps over {STALL:g} x the median one"
+        rows.append(Row("stalled", "stalled", (show_share(summary.stalled), told)))
+    return rows
+
+
+def _rate(summary: Summary, name: str, label: str, told: str) -> Row:
+    rate, of_run = (getattr(it, name) for it in (summary.throughput, summary.throughput_of_run))
+    whole = "" if summary.throughput_of_run is summary.throughput else f"{format_rate(of_run)} over the whole run; "
+    return Row(name, label, (format_rate(rate), whole + told))
+
+
+def list_sureness(summary: Summary) -> list[Row]:
+    """Return the percentiles that have an interval, and how many independent values each of them is worth."""
+    rows = []
+    for it in take_sure_readings(summary):
+        metric, _, statistic = it.name.partition(".")
+        rows.append(Row(metric, f"{_LATENCIES[metric]} {statistic}", (str(it), show_interval(it), _worth(it))))
+    return rows
+
+
+def take_sure_readings(summary: Summary) -> list[Reading]:
+    """Return the percentiles of SURE that have an interval."""
+    found = [take_reading(summary, f"{name}.{of}") for name in SURE for of in ("p50", "p95", "p99")]
+    return [it for it in found if it.interval is not None]
+
+
+def _worth(reading: Reading) -> str:
+    return f"{reading.interval.effective:,.0f} of {reading.count:,}" if reading.interval else ""
 
 
 def _list_cached(summary: Summary) -> Iterator[Row]:
@@ -125,13 +160,9 @@ def _list_cached(summary: Summary) -> Iterator[Row]:
     rates = summary.throughput
     if rates.cached_share is not None:
         told = f"without the {show_share(rates.cached_share)} from the server's prefix cache"
-        yield Row(
-            "uncached_input_tokens_per_s", "computed input", (format_rate(rates.uncached_input_tokens_per_s), told)
-        )
+        yield _rate(summary, "uncached_input_tokens_per_s", "computed input", told)
     if rates.reasoning_tokens_per_s:
-        yield Row(
-            "reasoning_tokens_per_s", "reasoning tokens", (format_rate(rates.reasoning_tokens_per_s), "of the output")
-        )
+        yield _rate(summary, "reasoning_tokens_per_s", "reasoning tokens", "of the output")
 
 
 def list_outcomes(summary: Summary) -> list[Row]:
@@ -194,8 +225,13 @@ def _label_targets(count: int) -> list[str]:
 
 
 def _describe_target(target: dict[str, Any]) -> str:
-    url, model = clean_text(str(target.get("url", "not recorded"))), target.get("model")
-    return f"{url}, model {clean_text(str(model))}" if model else url
+    url, model, proxy = clean_text(str(target.get("url", "not recorded"))), target.get("model"), target.get("proxy")
+    told = [url, *([f"model {clean_text(str(model))}"] if model else [])]
+    if proxy:
+        told.append(f"through the proxy {clean_text(str(proxy.get('url')))}")
+    if (target.get("tls") or {}).get("verify") is False:
+        told.append("certificate not verified")
+    return ", ".join(told)
 
 
 def _describe_loop(loop: dict[str, Any], settings: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ def write_summary(summary: Summary) -> str:
         write_verdict(summary.verdict).splitlines(),
         ["Conditions", *_write_pairs(tables.list_conditions(summary))],
         ["Latency", *align_rows([tables.LATENCY_HEAD, *map(_flatten, tables.list_latencies(summary))], least=7)],
+        _write_sureness(tables.list_sureness(summary)),
         _write_targets(tables.list_targets(summary)),
         ["Rate", *_write_rates(tables.list_rates(summary))],
         _write_serving(list_serving(summary)),
@@ -65,6 +66,10 @@ def _write_check(check: Check) -> Iterator[str]:
 def _write_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for label, text in pairs:
         yield from wrap_text(text, " " * 14, f"  {label:<12}")
+
+
+def _write_sureness(rows: Sequence[Row]) -> list[str]:
+    return ["How sure, within this run", *align_rows([tables.SURE_HEAD, *map(_flatten, rows)], least=7)] if rows else []
 
 
 def _write_targets(rows: Sequence[Row]) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadshape.log import Log
-from loadshape.validity import arrivals, books, host, probe, receiving, sending, steadiness
+from loadshape.validity import arrivals, books, host, nodes, probe, receiving, sending, steadiness
 from loadshape.validity.finding import Finding, Limits, Status, worst
 
 __all__ = ["Check", "Limits", "Status", "Verdict", "judge"]
@@ -108,6 +108,12 @@ _QUESTIONS = (
         "look at the errors of the outcome not_sent; raise the limit of open files, or use more processes",
     ),
     _Question(
+        "proxy",
+        sending.find_proxies,
+        "Every byte came through a proxy: what it takes is in the latencies, and what it merges is in the gaps.",
+        "replay without the proxy; where it belongs to what is measured, say so: proxied = 1 in the section [limits]",
+    ),
+    _Question(
         "punctuality",
         sending.find_punctuality,
         "In some stretch of the run the offered traffic was not the planned one.",
@@ -197,6 +203,37 @@ _QUESTIONS = (
         probe.find_difference,
         "A process that is never busy saw other latencies than the loaded ones: the difference is the generator's.",
         _FEWER,
+    ),
+    _Question(
+        "lost nodes",
+        nodes.find_lost,
+        "A machine of the run was gone before its end, with the traffic that it had to send.",
+        "do not compare this run; find out what ended the node, and replay",
+    ),
+    _Question(
+        "clocks of the nodes",
+        nodes.find_clocks,
+        "Times of different nodes can be apart by this much: what is in flight over all of them, gaps between arrivals of "
+        "different nodes, and the server's samples beside them. Latencies begin and end on one node and stay exact.",
+        "have the clocks of all nodes kept by chrony or PTP, put the nodes into one network, or run shorter",
+    ),
+    _Question(
+        "start of the nodes",
+        nodes.find_start,
+        "By their wall clocks the nodes did not begin together: their streams overlap otherwise than planned.",
+        "see the check of the clocks; have the wall clocks kept by one server, and replay when nobody sets them",
+    ),
+    _Question(
+        "niceness of the nodes",
+        nodes.find_niceness,
+        "Everything else on these nodes goes first: their requests leave late whenever it is busy.",
+        "set RAY_worker_niceness=0 in the environment of `ray start` (Ray's own default is 15)",
+    ),
+    _Question(
+        "lateness by node",
+        nodes.find_lateness,
+        "One machine sent later than the others; among many its requests are too few to show in the whole.",
+        "look at that node's row in the report; leave it out, or " + _FEWER,
     ),
     _Question(
         "one row a request",

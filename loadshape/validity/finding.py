@@ -33,6 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lateness_p99_invalid_s: float = 0.005
     lateness_of_ttft_invalid: float = 0.05  # p99 of lateness as a share of the TTFT p50
     not_sent_invalid: float = 0.001
+    proxied: float = 0.0  # of the targets, behind a proxy; 1: it belongs to what is measured
     punctual_s: float = 0.010  # begun within this is punctual
     punctual_window_s: float = 10.0
     punctual_share: float = 0.99  # at least, in every window
@@ -63,6 +64,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     arrival_distance: float = 0.05  # KS distance between the gaps, sent and planned
     probe_difference: float = 0.05  # of a percentile, between the probe and the loaded workers
     probe_difference_s: float = 0.001  # but never less than this
+    node_clock_s: float = 0.0005  # between stamps of one instant on different nodes
+    node_figures_s: float = 0.005  # beyond it, times of different nodes are not set side by side
+    node_start_s: float = 0.001  # between T0 of different nodes, as far as their wall clocks prove it
     poisson_distance: float = 0.03  # KS distance from exponential gaps, where the recipe declares them
     poisson_scaled_distance: float = 1.76  # the same, scaled: exceeded by one Poisson process in 10,000
     warmup_difference: float = 0.20  # of the mean TTFT, between the beginning and the rest of the window

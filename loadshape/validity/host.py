@@ -1,8 +1,8 @@
 # Did the machine under the generator leave it alone?
 #
 # Law: from the health rows. Counters are cumulated, so a share is a difference over a difference: a lost
-# row costs nothing. Each worker is looked at on its own and the worst one counts, since its requests are
-# in the report like all others. A column that the platform lacks is null, and its check is unknown.
+# row costs nothing. Each worker is looked at on its own and the worst one counts, on whichever host, since its requests
+# are in the report like all others. A column that the platform lacks is null, and its check is unknown.
 #
 # Run-queue delay (time spent runnable without a core) separates "our code is slow" from "we were not
 # scheduled"; no timer trick repairs the latter. REALTIME - MONOTONIC changes only when somebody sets the
@@ -40,10 +40,10 @@ def find_cpu(log: Log, limits: Limits) -> Finding:
 
 
 def find_steal(log: Log, limits: Limits) -> Finding:
-    """Take what the hypervisor gave to others, as a share of the host's cores."""
-    share, _ = _worst_share(log, "steal_ns")
-    cores = _count_cores(log)
-    return weigh(share / cores, limits.steal, limits.steal_invalid, show=show_share, about=f"of {cores} cores' time")
+    """Take what the hypervisor gave to others, as a share of the host's cores; of several hosts, the worst."""
+    taken = [(share, _count_cores(log, worker)) for worker, share in measure_shares(log, "steal_ns").items()]
+    share, cores = max(((share / cores, cores) for share, cores in taken), default=(np.nan, _count_cores(log, 0)))
+    return weigh(share, limits.steal, limits.steal_invalid, show=show_share, about=f"of {cores} cores' time")
 
 
 def find_throttling(log: Log, limits: Limits) -> Finding:
@@ -98,7 +98,12 @@ def measure_ceiling_share(log: Log) -> float | None:
 
 
 def _read_ceilings(log: Log) -> list[tuple[float, float]] | None:
-    """Return (requests/s, chunks/s) of one worker and of all, as the replay copied them into the environment."""
+    """Return (requests/s, chunks/s) of one worker and of all, as the replay copied them into the environment.
+
+    None where there are none, and for a run on several nodes: they are of the host that led it.
+    """
+    if log.run.nodes > 1:
+        return None
     try:
         calibration = log.environment["client"]["calibration"]
         pairs = [(float(calibration[of]["requests_hz"]), float(calibration[of]["chunks_hz"])) for of in ("one", "all")]
@@ -124,8 +129,13 @@ def _series(log: Log, column: str) -> Iterator[tuple[int, Floats, Floats]]:
             yield int(worker), at_ns[own] / NS_PER_S, (values[own] - values[own][0]) / NS_PER_S
 
 
+def measure_shares(log: Log, column: str) -> dict[int, float]:
+    """Return for each worker that knows it how much a cumulated column of the health rows grew, as a share of the time."""
+    return {worker: float(used_s[-1] / (at_s[-1] - at_s[0])) for worker, at_s, used_s in _series(log, column)}
+
+
 def _worst_share(log: Log, column: str) -> tuple[float, str]:
-    shares = [(float(used_s[-1] / (at_s[-1] - at_s[0])), worker) for worker, at_s, used_s in _series(log, column)]
+    shares = [(share, worker) for worker, share in measure_shares(log, column).items()]
     share, worker = max(shares, default=(np.nan, 0))
     return share, f"worker {worker}"
 
@@ -147,8 +157,9 @@ def _smooth(values: Floats) -> Floats:
     return np.asarray(np.median(windows, axis=1), np.float64)
 
 
-def _count_cores(log: Log) -> int:
+def _count_cores(log: Log, worker: int) -> int:
     # Without the count, one core: then steal is overstated, never understated.
-    client = log.environment.get("client")
+    node = worker // log.run.workers_each
+    client = log.nodes[node].environment if node < len(log.nodes) else log.environment.get("client")
     cores = client.get("cores") if isinstance(client, dict) else None
     return cores if isinstance(cores, int) and cores > 0 else 1

@@ -1,6 +1,6 @@
 # What does a process see that is never busy?
 #
-# Law: a probe is one more worker, alone in its process, with less than a hundredth of the sessions. It asks the same
+# Law: a probe is one more worker (of each node), alone in its process, with less than a hundredth of the sessions. It asks the same
 # server in the same run, so what the loaded workers see beyond it is not the server's: it is what they add (mutilate,
 # github.com/leverich/mutilate, keeps load and measuring agents apart for the same reason). Compared are service
 # times, from sent on: lateness has its own checks.
@@ -54,7 +54,7 @@ def find_difference(log: Log, limits: Limits) -> Finding | None:
 def _pair_values(log: Log) -> tuple[int, list[tuple[str, Floats, Floats]]]:
     """Return how many requests of the probe ended ok, and (name, its values, those of the others) of TTFT and ITL."""
     number, worker = (metrics.read_column(log.requests, name) for name in ("request", "worker"))
-    probed = worker == log.run.processes
+    probed = worker % log.run.workers_each == log.run.processes
     ttft_s = metrics.measure(log.requests, "service_ttft")
     known = ~np.isnan(ttft_s)
     gaps = metrics.measure_gaps(log, number[metrics.is_outcome(log.requests, "ok")].astype(np.int64))

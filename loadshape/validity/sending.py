@@ -1,10 +1,10 @@
 # Was the planned traffic sent, and when?
 #
-# Law: from the request rows alone. `due` is the plan (in a closed loop: the instant the slot was free,
-# plus think time), `begun` is what the generator did about it. What the server did afterwards is no
-# business of these checks.
+# Law: from the request rows, and from what run.json says of the way. `due` is the plan (in a closed loop: the instant
+# the slot was free, plus think time), `begun` is what the generator did about it. What the server did afterwards is
+# no business of these checks.
 
-"""Checks of sending: lateness, earliness, requests not sent, punctuality in every window."""
+"""Checks of sending: lateness, earliness, requests not sent, punctuality in every window, proxies on the way."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ def find_not_sent(log: Log, limits: Limits) -> Finding:
     failed = int(np.count_nonzero(metrics.is_outcome(log.requests, "not_sent")))
     share = failed / max(log.run.planned, 1)
     return weigh(share, 0.0, limits.not_sent_invalid, show=show_share, about=f"({failed:,} of {log.run.planned:,})")
+
+
+def find_proxies(log: Log, limits: Limits) -> Finding | None:
+    """Take the share of the targets that lie behind a proxy; None where there is no proxy."""
+    urls = [target["proxy"]["url"] for target in log.run.targets if target.get("proxy")]
+    if not urls:
+        return None
+    about = f"of the targets ({', '.join(dict.fromkeys(urls))})"
+    return weigh(len(urls) / len(log.run.targets), limits.proxied, show=show_share, about=about)
 
 
 def find_punctuality(log: Log, limits: Limits) -> Finding:

@@ -16,7 +16,8 @@ from loadshape.replayer import body
 from loadshape.replayer.body import BodyBuilder, name_request
 from loadshape.replayer.isolation import choose_isolation
 from loadshape.replayer.job import Settings
-from loadshape.target import Secret, Target
+from loadshape.secret import Secret
+from loadshape.target import Target
 from loadshape.trace import Trace
 from loadshape.version import __version__
 from traces import ask, make_trace

@@ -17,7 +17,7 @@ from loadshape.replayer.connection import Connection
 from loadshape.replayer.exchange import Exchange, Place, Row, make_row, make_unsent_row
 from loadshape.replayer.recorder import RowWriter, WriterThread
 
-PLACE = Place(session=11, turn=12, target=13, worker=15)
+PLACE = Place(session=11, turn=12, target=13, worker=15, node=14)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Request-Id: there-7\r\n\r\n"
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 THOUGHT = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n'
@@ -81,7 +81,7 @@ def test_a_finished_request_column_by_column(tmp_path: Path) -> None:
         "session": 11,
         "turn": 12,
         "target": 13,
-        "node": 0,
+        "node": 14,
         "worker": 15,
         "connection": 16,
         "reused": True,
@@ -118,7 +118,7 @@ def test_what_never_happened_is_null(tmp_path: Path) -> None:
     exchange = Exchange(0, 7, Prepared([b"x"], 1))
     exchange.due_ns, exchange.begun_ns = 100, 101
     row = store(make_row(exchange, PLACE, Outcome.refused, 102, "Connection refused"), tmp_path / "row")
-    known = {"request": 7, "session": 11, "turn": 12, "target": 13, "node": 0, "worker": 15, "due_ns": 100}
+    known = {"request": 7, "session": 11, "turn": 12, "target": 13, "node": 14, "worker": 15, "due_ns": 100}
     known |= {"begun_ns": 101, "done_ns": 102, "outcome": "refused", "error": "Connection refused"}
     known |= dict.fromkeys(("reads", "events", "bytes_in", "bytes_out"), 0)
     assert row == dict.fromkeys(REQUESTS.names) | known
@@ -127,7 +127,7 @@ def test_what_never_happened_is_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize("due_ns", [500, NULL])
 def test_an_unsent_request_column_by_column(tmp_path: Path, due_ns: int) -> None:
     row = store(make_unsent_row(7, PLACE, due_ns, Outcome.not_reached, "why"), tmp_path / "row")
-    known = {"request": 7, "session": 11, "turn": 12, "target": 13, "node": 0, "worker": 15}
+    known = {"request": 7, "session": 11, "turn": 12, "target": 13, "node": 14, "worker": 15}
     known |= {"due_ns": None if due_ns == NULL else due_ns, "outcome": "not_reached", "error": "why"}
     known |= dict.fromkeys(("reads", "events", "bytes_in", "bytes_out"), 0)
     assert row == dict.fromkeys(REQUESTS.names) | known

@@ -85,7 +85,7 @@ def draw_plan(random: Random) -> tuple[Plan, Share]:
     )
     slots = random.randint(1, 5) if loop == "closed" else None
     cap = random.randint(1, 4) if loop != "closed" and random.random() < 0.3 else None
-    return plan, Share(0, slots, cap, draw_routes(random, plan))
+    return plan, Share((0, 0), slots, cap, draw_routes(random, plan))
 
 
 def draw_routes(random: Random, plan: Plan) -> Routes | None:
