@@ -3,7 +3,7 @@
 # Two simulations on an M/M/1 queue, whose sojourn time is exponential, so that every percentile is known:
 #
 #   coverage       runs of some thousand requests from the steady state; how often the interval of one run holds the
-#                  true percentile, by utilization. Intervals for independent values are printed beside it.
+#                  true mean or percentile, by utilization. Intervals for independent values are printed beside it.
 #   false alarms   two sides of runs of the same queue; how often the comparison calls one better or worse. By runs,
 #                  and with one run a side.
 #
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from loadshape.effect import MARGIN, bound_change, decide
-from loadshape.interval import bound_quantile, bound_runs
+from loadshape.interval import bound_mean, bound_quantile, bound_runs
 from loadshape.reading import Reading
 from loadshape.stats import Floats
 
@@ -49,6 +49,7 @@ def measure_coverage(rng: np.random.Generator, runs: int, requests: int) -> list
     rows = []
     for utilization in UTILIZATIONS:
         samples = [serve(rng, utilization, requests) for _ in range(runs)]
+        rows.append(measure_mean(samples, utilization))
         for q in QUANTILES:
             truth = -math.log(1 - q) / (1 - utilization)
             found = [bound_quantile(values, q) for values in samples]
@@ -66,21 +67,35 @@ def measure_coverage(rng: np.random.Generator, runs: int, requests: int) -> list
     return rows
 
 
+def measure_mean(samples: list[Floats], utilization: float) -> dict[str, Any]:
+    truth = 1 / (1 - utilization)
+    found = [it for it in map(bound_mean, samples) if it is not None]
+    return {
+        "utilization": utilization,
+        "quantile": "mean",
+        "coverage": float(np.mean([it.low <= truth <= it.high for it in found])),
+        "effective": float(np.median([it.effective for it in found])),
+    }
+
+
 def measure_alarms(rng: np.random.Generator, runs: int, requests: int, side: int) -> list[dict[str, Any]]:
     rows = []
     for utilization in UTILIZATIONS:
-        for q in QUANTILES[1:]:
+        for q in (None, *QUANTILES[1:]):
             alarms = 0
             for _ in range(runs):
                 sides = [[serve(rng, utilization, requests) for _ in range(side)] for _ in range(2)]
                 readings = [[read(values, q) for values in samples] for samples in sides]
                 interval = bound_change(*readings)
                 alarms += decide(interval, more_is_better=False, is_share=False, margin=MARGIN) in ("better", "worse")
-            rows.append({"utilization": utilization, "quantile": q, "runs_a_side": side, "alarms": alarms / runs})
+            name = q or "mean"
+            rows.append({"utilization": utilization, "quantile": name, "runs_a_side": side, "alarms": alarms / runs})
     return rows
 
 
-def read(values: Floats, q: float) -> Reading:
+def read(values: Floats, q: float | None) -> Reading:
+    if q is None:
+        return Reading("ttft.mean", "s", float(values.mean()), bound_mean(values), len(values))
     return Reading(f"ttft.p{100 * q:g}", "s", float(np.quantile(values, q)), bound_quantile(values, q), len(values))
 
 

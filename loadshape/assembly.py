@@ -171,7 +171,9 @@ def _count_segments(requests: pa.Table) -> Integers:
     messages = requests["messages"].combine_chunks()
     per_message = pc.list_value_length(pc.struct_field(pc.list_flatten(messages), "segments"))
     ends = np.r_[0, np.cumsum(np.asarray(per_message, np.int64))]
-    return np.diff(ends[np.r_[0, np.cumsum(np.asarray(pc.list_value_length(messages), np.int64))]])
+    at = np.r_[0, np.cumsum(np.asarray(pc.list_value_length(messages), np.int64))]
+    counts: Integers = np.diff(ends[at])
+    return counts
 
 
 def _merge_equal(segments: pa.Table) -> tuple[pa.Table, Integers]:

@@ -9,7 +9,7 @@
 #     input output                    planned tokens, in bins of powers of two
 #     share                           of the planned input, what an earlier request of the trace began with too
 #     cached                          whether the server took some of the input from its prefix cache, as it says
-#     turn target                     as the log says it
+#     turn target node                as the log says it
 #     time                            slices of the window, by the due instant
 #
 # What was planned stands in the log itself; logs from before it did cannot be divided by it, and say so.
@@ -145,6 +145,12 @@ def _divide_target(summary: Summary) -> _Division:
     return _make(summary, [*names, "not known"], np.minimum(targets, len(names)))
 
 
+def _divide_node(summary: Summary) -> _Division:
+    names = [f"node {it}" for it in range(summary.log.run.nodes)][:MOST]
+    nodes = np.asarray(summary.log.requests["node"]).astype(np.int64)
+    return _make(summary, [*names, OTHERS], np.minimum(nodes, len(names)))
+
+
 def _divide_time(summary: Summary) -> _Division:
     window = summary.window
     width_s = max(10.0, np.ceil(window.length_s / SLICES / 10.0) * 10.0)
@@ -203,5 +209,6 @@ KINDS: dict[str, Callable[[Summary], _Division]] = {
     "cached": _divide_cached,
     "turn": _divide_turn,
     "target": _divide_target,
+    "node": _divide_node,
     "time": _divide_time,
 }

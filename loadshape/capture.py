@@ -27,7 +27,7 @@ import pyarrow as pa
 import zstandard
 
 from loadshape.errors import LogError
-from loadshape.log import LogManifest, read_stream
+from loadshape.log import VERSION, LogManifest, read_stream
 from loadshape.manifest import find_member, read_manifest
 
 BYTES_NAME = "capture.zst"
@@ -69,10 +69,10 @@ class Capture:
     index: list[pa.Table]
 
     @classmethod
-    def open(cls, log: str | Path, *, version: int = 1) -> Capture:
+    def open(cls, log: str | Path) -> Capture:
         """Read the index of the capture in the complete log at *log*. Raises LogError when there is none."""
         folder = Path(log)
-        manifest = read_manifest(folder, LogManifest, "log", version, LogError)
+        manifest = read_manifest(folder, LogManifest, "log", VERSION, LogError)
         shards = [shard for shard in manifest.shards if shard.table == INDEX]
         if not shards:
             raise LogError(f"{folder}: has no capture; replay with capture = true in the section [replay]")

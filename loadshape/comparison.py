@@ -26,6 +26,7 @@ from loadshape.errors import InputError
 from loadshape.interval import Interval, bound_quantile
 from loadshape.quality import Scores, compare_scores
 from loadshape.reading import COSTS, draw_sample
+from loadshape.server import measure_servers
 from loadshape.stats import Floats, quantiles
 from loadshape.summary import Summary
 
@@ -57,6 +58,16 @@ class Shift(NamedTuple):
     after_s: float
 
 
+class Scaling(NamedTuple):
+    """How output tokens a second grew with the declared GPUs; `efficiency` is the growth of those of one GPU."""
+
+    before_gpus: float
+    after_gpus: float
+    speedup: float
+    efficiency: float
+    interval: Interval | None  # of the efficiency
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two sides of runs: what was changed, what it did, and for what that holds."""
@@ -73,6 +84,15 @@ class Comparison:
     def by_runs(self) -> bool:
         """Whether there are several runs on either side, so that the intervals are those across runs."""
         return min(len(self.before), len(self.after)) > 1
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """Of N GPUs against another number of them, as declared; None where that is not what was changed."""
+        each = next((it for it in self.effects if it.name == "output_tokens_per_gpu_s"), None)
+        if each is None or each.size is None:
+            return None
+        before, after = (float(it[0].log.environment["declared"]["gpus"]) for it in (self.before, self.after))
+        return None if before == after else Scaling(before, after, each.size * after / before, each.size, each.interval)
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -138,17 +158,29 @@ def _check_contract(before: Sequence[Summary], after: Sequence[Summary], allow: 
         for it in side[1:]:
             _refuse_mixed(side[0], it, allow)
     changes = compare_facts(before[0].log, after[0].log)
-    accepted = [change for change in changes if _is_allowed(change, allow)]
-    open_changes = [change for change in changes if change not in accepted]
+    open_changes = [it for it in changes if it.subject != "cost" and not _is_allowed(it, allow)]
     foreign = [change for change in open_changes if change.subject in ("traffic", "client", "instrument")]
     if foreign or len(open_changes) > 1:
         told = "; ".join(map(str, open_changes))
-        what = f"{foreign[0].subject} differs" if foreign else f"{len(open_changes)} things were changed at once"
+        what = _tell_foreign(foreign) if foreign else f"{len(open_changes)} things were changed at once"
         raise InputError(
-            f"compare: {what}, so a difference has no single cause: {told}; accept a change beside the one under "
-            f"test with --allow {open_changes[0].name}"
+            f"compare: {what}, so a difference has no single cause: {told}; accept what may stand beside the change "
+            f"under test with {_tell_allow(foreign or open_changes[1:])}"
         )
     return changes
+
+
+def _tell_foreign(changes: Sequence[Change]) -> str:
+    if any(it.name == "traffic.trace" for it in changes):
+        return "the two sides are of different traces"
+    if any(it.name == "instrument.profiled" for it in changes):
+        return "one side was profiled and the other was not"
+    return f"{changes[0].subject} differs"
+
+
+def _tell_allow(changes: Sequence[Change]) -> str:
+    names = [it.name for it in changes] if len(changes) < 3 else list(dict.fromkeys(it.subject for it in changes))
+    return " ".join(f"--allow {name}" for name in names)
 
 
 def _refuse_mixed(first: Summary, other: Summary, allow: Sequence[str]) -> None:
@@ -214,10 +246,18 @@ def _state_conditions(comparison: Comparison) -> list[str]:
             "one run a side: the intervals know the noise within a run and not that between runs or between starts of "
             "a server; repeat both sides (replay --repeat 5) before a decision that matters"
         )
+    stated.append(
+        "requests of different runs are not pooled, and no test over them is made: those of one run queue behind one "
+        "another, and a test that takes them as independent finds a difference between a server and itself"
+    )
     if not comparison.changes:
         stated.append("no changed fact was found: either nothing was changed, or the runs do not know what was")
-    suspect = [it.log.path.name for it in (*comparison.before, *comparison.after) if it.verdict.status == "SUSPECT"]
+    suspect = [it for it in (*comparison.before, *comparison.after) if it.verdict.status == "SUSPECT"]
     if suspect:
-        stated.append(f"SUSPECT runs: {', '.join(suspect)}; their reservations hold here too")
+        doubts = ", ".join(dict.fromkeys(check.name for it in suspect for check in it.verdict.reasons))
+        paths = ", ".join(str(it.log.path) for it in suspect)
+        stated.append(f"SUSPECT for {doubts}: {paths}; these reservations hold here too")
+    for it in (*comparison.before, *comparison.after):
+        stated += [f"{it.log.path}: {text}" for server in measure_servers(it.log) for text in server.remarks]
     stated.append("for this traffic, this model and these hosts; another rate or another mix may turn the order round")
     return stated

@@ -8,6 +8,7 @@
 #     server       what the server said of itself, and the facts that its owner declared (flags, GPUs, ...)
 #     client       the host and the software that measured
 #     instrument   what was done to the server beside the traffic: whether it profiled itself
+#     cost         what the server costs, as declared: never a cause of what it does, so a change of it is no second one
 #
 # Facts that always differ and mean nothing for a number (ids, creation times, paths, load averages, addresses) are not
 # facts here. A run says nothing of what it does not know: equal facts are necessary, not sufficient, for equal
@@ -23,7 +24,8 @@ from typing import Any
 
 from loadshape.log import Log
 
-SUBJECTS = ("traffic", "model", "server", "client", "instrument")
+SUBJECTS = ("traffic", "model", "server", "client", "instrument", "cost")
+_COSTS = ("price_per_hour", "power_kw")
 _TRAFFIC_SETTINGS = ("duration_s", "requests", "slots", "cap", "routing", "body", "breaker", "isolation", "grace_s")
 _CLIENT_SETTINGS = ("processes", "receive", "spin_us", "probe_share", "capture")
 _VOLATILE = (
@@ -57,14 +59,18 @@ def list_facts(log: Log) -> dict[tuple[str, str], Any]:
     facts |= {("traffic", f"loop.{key}"): value for key, value in run.loop.items()}
     facts |= {("traffic", key): value for key, value in run.settings.items() if key in _TRAFFIC_SETTINGS}
     facts |= {("client", key): value for key, value in run.settings.items() if key in _CLIENT_SETTINGS}
+    facts |= {("client", key): value for key, value in _list_nodes(log)}
     facts[("client", "loadshape")] = run.tool
     facts[("instrument", "profiled")] = bool(run.settings.get("profile"))
+    facts[("client", "retry_stale")] = bool(run.settings.get("retry_stale"))
     facts[("client", "proxies")] = [(target.get("proxy") or {}).get("url") for target in run.targets]
     facts[("model", "name")] = [target.get("model") for target in run.targets]
     facts[("server", "targets")] = len(run.targets)
+    facts[("server", "cache_reset")] = bool(run.settings.get("reset_cache"))
     for subject in ("server", "client"):
         facts |= {(subject, key): value for key, value in _flatten(environment.get(subject) or {})}
-    return facts | {("server", key): value for key, value in _flatten(environment.get("declared") or {})}
+    declared = dict(_flatten(environment.get("declared") or {}))
+    return facts | {("cost" if key in _COSTS else "server", key): value for key, value in declared.items()}
 
 
 def compare_facts(before: Log, after: Log) -> tuple[Change, ...]:
@@ -72,6 +78,15 @@ def compare_facts(before: Log, after: Log) -> tuple[Change, ...]:
     old, new = list_facts(before), list_facts(after)
     changes = [Change(*key, old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)]
     return tuple(sorted(changes, key=lambda change: (SUBJECTS.index(change.subject), change.fact)))
+
+
+def _list_nodes(log: Log) -> Iterator[tuple[str, Any]]:
+    """Yield how many machines measured, and what they are: one value where all are alike, else each that occurs."""
+    yield "nodes", log.run.nodes
+    told = [dict(_flatten(it.environment)) | {"niceness": it.niceness} for it in log.nodes]
+    for key in dict.fromkeys(key for facts in told for key in facts):
+        values = list(dict.fromkeys(str(facts.get(key)) for facts in told))
+        yield f"nodes.{key}", values[0] if len(values) == 1 else sorted(values)
 
 
 def _flatten(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,10 +3,11 @@
 # Law: a function of the order of the sessions and of four numbers, and of nothing that happens. Playing deals by it
 # (plan.py), and recovery finds by it whose a request was that left nothing behind.
 #
-# Sessions are counted in the order of the trace. One after another they go to the nodes; each node counts its own anew
-# and gives them to its workers in the same way. A probe is one more worker of each node: the middle one of every so
-# many sessions is the probe's, and the others are dealt as if that were not there. A session stays whole, since its turns
-# depend on one another. Workers are numbered through all nodes, node by node, a node's probe behind its others.
+# Sessions are counted in the order of the trace. One after another they go to the nodes; each node counts its own
+# anew and gives them to its workers in the same way. A probe is one more worker of each node: the middle one of every
+# so many sessions is the probe's, and the others are dealt as if that were not there. A session stays whole, since
+# its turns depend on one another. Workers are numbered through all nodes, node by node, a node's probe behind its
+# others.
 
 """Deal: the worker of every session."""
 

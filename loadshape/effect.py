@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadshape.interval import Interval, student
+from loadshape.interval import Interval, bound_difference, bound_ratio, student
 from loadshape.reading import Reading, take_reading, unite_runs
 from loadshape.summary import Summary
 
@@ -70,8 +70,9 @@ def bound_change(before: Sequence[Reading], after: Sequence[Reading]) -> Interva
     """
     old, new = ([it.value for it in side if it.value is not None] for side in (before, after))
     is_share = before[0].unit == "share"
-    if len(old) > 1 and len(new) > 1:
+    if len(old) > 1 and len(new) > 1 and len({*old}) + len({*new}) > 2:
         return _bound_welch(old, new, is_share=is_share)
+    # Runs that are all alike (no errors in any) say less of their spread than each of them says of itself.
     return _bound_single(unite_runs(before), unite_runs(after), is_share=is_share)
 
 
@@ -94,25 +95,16 @@ def _bound_welch(old: Sequence[float], new: Sequence[float], *, is_share: bool) 
         points = [np.log(side) for side in points]
     errors = [float(side.var(ddof=1)) / len(side) for side in points]
     difference, variance = float(points[1].mean() - points[0].mean()), sum(errors)
-    if variance == 0.0:
-        return _transform(difference, 0.0, 1.0, is_share=is_share)
     freedom = variance**2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, points, strict=True))
     return _transform(difference, student(freedom) * math.sqrt(variance), freedom + 1.0, is_share=is_share)
 
 
 def _bound_single(old: Reading, new: Reading, *, is_share: bool) -> Interval | None:
-    """The two intervals within the runs, added in quadrature, each side of its own width."""
+    """The two intervals within the runs, put together."""
     if old.interval is None or new.interval is None or old.value is None or new.value is None:
         return None
-    if not is_share and min(old.value, new.value, old.interval.low, new.interval.low) <= 0:
-        return None
-    lift = (lambda value: value) if is_share else math.log
-    centre = lift(new.value) - lift(old.value)
-    down = math.hypot(lift(new.value) - lift(new.interval.low), lift(old.interval.high) - lift(old.value))
-    up = math.hypot(lift(new.interval.high) - lift(new.value), lift(old.value) - lift(old.interval.low))
-    effective = min(old.interval.effective, new.interval.effective)
-    ends = (centre - down, centre + up) if is_share else (math.exp(centre - down), math.exp(centre + up))
-    return Interval(*ends, effective)
+    bound = bound_difference if is_share else bound_ratio
+    return bound((old.value, old.interval), (new.value, new.interval))
 
 
 def _transform(centre: float, half: float, effective: float, *, is_share: bool) -> Interval:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 import msgspec
 
 from loadshape.comparison import READINGS, Comparison, compare
+from loadshape.contract import SUBJECTS, Change, list_facts
 from loadshape.effect import MARGIN
 from loadshape.errors import InputError
 from loadshape.gate import Decision, Gate, rule
@@ -48,6 +50,7 @@ ENTRY = "entry.json"
 TRACE = "fixed.trace"
 RUN = "run.toml"
 BASELINE = "baseline"
+_HARDWARE = ("cpu", "cores", "memory_bytes", "system", "chip", "gpus[0].name", "gpus[0].driver")
 
 
 class Charter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +86,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     change: str
     decision: str  # baseline, adopt, reject or inconclusive
     against: int | None
+    fixed: list[str] = []  # model, traffic, server and hardware, as far as the runs know them
     facts: list[str]
     rulings: list[str]
     moved: list[Moved]
@@ -111,15 +115,20 @@ class Experiment:
         trace = Trace.open(summaries[0].log.run.trace_path)
         if trace.digest != charter.trace_digest:
             raise InputError(f"{trace.path}: is no longer the trace of the runs; make it again from its recipe")
+        decision = rule(charter.gate, summaries)
+        if decision.verdict == "INVALID":
+            raise InputError(
+                f"{runs}: a run is INVALID, so it is no baseline; see why with: loadshape report, and replay"
+            )
         place.mkdir(parents=True)
         trace.write(place / TRACE)
         write_manifest(place, charter, NAME)
-        decision = rule(charter.gate, summaries)
         entry = Entry(
             number=1,
             change=BASELINE,
             decision=BASELINE,
             against=None,
+            fixed=_tell_fixed(summaries[0]),
             facts=[],
             rulings=_tell_rulings(decision),
             moved=[],
@@ -170,6 +179,7 @@ class Experiment:
             change=change.strip(),
             decision=decision,
             against=baseline.number,
+            fixed=_tell_fixed(candidate[0], found.changes),
             facts=[str(it) for it in found.changes],
             rulings=_tell_rulings(ruled),
             moved=_list_moved(found),
@@ -194,7 +204,12 @@ def decide(charter: Charter, found: Comparison, ruled: Decision) -> tuple[str, l
     if against:
         return "reject", against
     if aim == "better" and not unknown:
-        return "adopt", [f"{charter.improve} is better, the gate is kept, and nothing that was compared is worse"]
+        open_ones = [name for name, it in effects.items() if it.decision == "inconclusive"]
+        doubts = [f"not decided: {', '.join(open_ones)}"] if open_ones else []
+        return "adopt", [
+            f"{charter.improve} is better, the gate is kept, and nothing that was compared is worse",
+            *doubts,
+        ]
     doubts = [f"{charter.improve} is {aim}"] if aim != "better" else []
     doubts += [f"not known: {', '.join(unknown)}"] if unknown else []
     return ("reject" if aim == "equivalent" and not unknown else "inconclusive"), doubts
@@ -249,6 +264,20 @@ def _list_moved(found: Comparison) -> list[Moved]:
 
 def _finite(end: float) -> float | None:
     return end if math.isfinite(end) else None
+
+
+def _tell_fixed(run: Summary, changes: Sequence[Change] = ()) -> list[str]:
+    """What is the same on both sides, by subject; of the client the hardware alone."""
+    facts = {key: it for key, it in list_facts(run.log).items() if it not in (None, [], {}, [None])}
+    told = {
+        subject: [f"{fact} {value}" for (of, fact), value in facts.items() if of == subject] for subject in SUBJECTS
+    }
+    told["client"] = [f"{fact} {value}" for (of, fact), value in facts.items() if of == "client" and fact in _HARDWARE]
+    moved = {f"{it.fact} {it.after}" for it in changes}
+    kept = {
+        subject: [it for it in told[subject] if it not in moved] for subject in ("model", "traffic", "server", "client")
+    }
+    return [f"{subject}: {', '.join(facts)}" for subject, facts in kept.items() if facts]
 
 
 def _tell_rulings(decision: Decision) -> list[str]:

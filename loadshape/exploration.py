@@ -1,6 +1,7 @@
 # Many replays with one thing varied: repeats, sweeps and searches, each in a folder of logs.
 #
-# Law: a folder of logs is the whole state. What is complete in it is not played again, so a sweep or a search
+# Law: a folder of logs is the whole state, and of one thing: the recipe, the targets and the settings that it was begun
+# with stand in it, and others are refused. What is complete in it is not played again, so a sweep or a search
 # that was cut goes on where it was; a log that was cut is played anew. Every trial is an ordinary log with an ordinary
 # report. How a level becomes traffic is the caller's: a `Play` replays one level for so many seconds into a log.
 #
@@ -18,17 +19,50 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from loadshape.errors import InputError
 from loadshape.gate import Decision, Gate, rule
 from loadshape.log import Log
-from loadshape.manifest import NAME
+from loadshape.manifest import NAME, write_manifest
 from loadshape.saturation import Point, measure_point
 from loadshape.search import Found, Search, Step, Trial, choose_next
 from loadshape.summary import Summary, summarize
+from loadshape.validity import Limits
 
 Play = Callable[[float, float, Path], Log]  # level, seconds, where the log goes
 Say = Callable[[str], None]
+_ORIGIN = "origin.json"
 _TRIAL = re.compile(r"(?P<number>\d+)-(?P<level>[\d.e+-]+)-(?P<length>[\d.]+)s\.log")
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the logs of a folder are of."""
+
+    recipe: str  # verbatim
+    vary: str
+    targets: list[str]
+    model: str | None
+    fixture: str | None  # digest
+    settings: str  # the run file, verbatim
+
+
+def claim_folder(folder: Path, origin: Origin) -> None:
+    """Write into *folder* what it is of. Raises InputError where it is of something else: a mixture is no result."""
+    place = folder / _ORIGIN
+    if place.exists():
+        try:
+            found = msgspec.json.decode(place.read_bytes(), type=Origin)
+        except msgspec.DecodeError as problem:
+            raise InputError(f"{place}: expected what its folder is of; {problem}") from None
+        changed = [name for name in Origin.__struct_fields__ if getattr(found, name) != getattr(origin, name)]
+        if changed:
+            raise InputError(
+                f"{folder}: was begun with another {' and another '.join(changed)}, and its logs cannot be mixed with "
+                "those of this; take another folder, or remove it"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_manifest(folder, origin, _ORIGIN)
 
 
 def repeat_run(
@@ -52,28 +86,48 @@ def repeat_run(
 
 
 def sweep_levels(
-    play: Play, folder: Path, levels: Sequence[float], length_s: float, *, repeats: int = 1, say: Say = print
+    play: Play,
+    folder: Path,
+    levels: Sequence[float],
+    length_s: float,
+    *,
+    repeats: int = 1,
+    limits: Limits | None = None,
+    say: Say = print,
 ) -> list[Point]:
     """Return a point for each of *levels*, played *repeats* times for *length_s* each; complete logs are kept.
+
+    *limits* are those of the verdicts.
 
     Rounds go through all levels in turn, so that a drift of the server or the host does not look like an effect.
     """
     runs: dict[float, list[Summary]] = {level: [] for level in levels}
     for turn in range(repeats):
         for level in levels if turn % 2 == 0 else reversed(levels):
-            path = folder / f"{level:g}-{turn + 1}.log"
+            path = folder / f"{level:g}-{length_s:g}s-{turn + 1}.log"
             say(f"level {level:g}, round {turn + 1} of {repeats}")
             log = Log.open(path) if _is_complete(path) else play(level, length_s, path)
-            runs[level].append(summarize(log))
+            runs[level].append(summarize(log, limits=limits))
     return [measure_point(level, summaries) for level, summaries in runs.items()]
 
 
-def explore(search: Search, gate: Gate, play: Play, folder: Path, *, pause_s: float = 0.0, say: Say = print) -> Found:
+def explore(
+    search: Search,
+    gate: Gate,
+    play: Play,
+    folder: Path,
+    *,
+    limits: Limits | None = None,
+    pause_s: float = 0.0,
+    say: Say = print,
+) -> Found:
     """Return what *search* finds under *gate*, going on from the trials that are in *folder*.
+
+    *limits* are those of the verdicts.
 
     Raises InputError when a trial is INVALID (the generator is the limit there), or too short for the gate.
     """
-    docket = _Docket(search, gate)
+    docket = _Docket(search, gate, limits)
     for path, level, length_s in _list_trials(folder):
         docket.add(level, length_s, Log.open(path))
     while isinstance(step := choose_next(search, docket.trials), Step):
@@ -90,12 +144,13 @@ def explore(search: Search, gate: Gate, play: Play, folder: Path, *, pause_s: fl
 class _Docket:
     """The trials of a search, and the runs that each level is judged by: those of its greatest length."""
 
-    def __init__(self, search: Search, gate: Gate) -> None:
+    def __init__(self, search: Search, gate: Gate, limits: Limits | None) -> None:
         self.trials: list[Trial] = []
         self.runs: dict[float, list[Summary]] = {}
         self._length_s: dict[float, float] = {}
         self._search = search
         self._gate = gate
+        self._limits = limits
 
     def add(self, level: float, length_s: float, log: Log) -> None:
         """Judge one more trial together with those of its level."""
@@ -103,7 +158,7 @@ class _Docket:
         if length_s > self._length_s.setdefault(level, length_s):
             runs.clear()  # a longer trial knows more than shorter ones, and is not averaged with them
             self._length_s[level] = length_s
-        runs.append(summarize(log, objectives=self._gate.slo))
+        runs.append(summarize(log, objectives=self._gate.slo, limits=self._limits))
         decision = rule(self._gate, runs)
         _check_trial(decision, level, length_s, log)
         is_last = len(runs) >= self._search.repeats

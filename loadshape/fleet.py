@@ -1,15 +1,12 @@
-# The machines of a run side by side: is one of them slow, or is the server?
+# The machines of a run side by side.
 #
-# Law: every node plays a like part of the same traffic against the same targets, so each is a control for the others.
-# A node is compared with the middle one of the others (by median), which a few odd ones do not move. Compared is TTFT as a
-# multiple of its target's median over all nodes: a node that asks a slow replica more often is not slow by that.
-# A difference counts when the interval of the ratio, by effective sample sizes (interval.py, effect.py), lies beyond
-# APART: less is not worth a person's time, and among a hundred nodes one in twenty lies outside of any 95 % by chance.
-#
-# Numbers of a node are those of metrics.py over its requests. Round trips are the kernel's to the server; run-queue
-# delay and steal are those of its worst worker. What a node has no number for is None.
+# Law: numbers of a node are those of metrics.py over its requests, and nothing is compared here (laggard.py).
+# Outcomes are of the whole run, latencies of the window, as for targets. Round trips are the kernel's to the server;
+# run-queue delay and steal are those of the node's worst worker, and what its clock can be wrong by is what
+# nodes.json proves. A number that a node lacks is None. Rows of lost requests count for their node as far as recovery
+# knows it.
 
-"""Fleet: the nodes of a run in numbers, and the slow ones among them."""
+"""Fleet: the nodes of a run in numbers."""
 
 from __future__ import annotations
 
@@ -20,20 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from loadshape import metrics
-from loadshape.effect import bound_change
-from loadshape.interval import Interval, bound_quantile
 from loadshape.log import Log, count_outcomes
-from loadshape.metrics import Mask
 from loadshape.nodes import Node
-from loadshape.reading import Reading
-from loadshape.stats import Floats, quantile
+from loadshape.stats import Floats, Integers, group_rows, quantile
 from loadshape.summary import Distribution, Summary
 from loadshape.units import NS_PER_S
 from loadshape.validity.host import measure_shares
 from loadshape.validity.nodes import bound_stamps_s
 
-FEWEST = 100  # requests of a node that show a difference
-APART = 1.2  # the least ratio that is told
+_NONE: Integers = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +53,6 @@ class Machine:
     lost: str
 
 
-@dataclass(frozen=True, slots=True)
-class Laggard:
-    """A node whose requests take longer than those of the middle one of the `other`s: by this `ratio` of TTFT."""
-
-    own: Machine
-    other: Machine
-    ratio: Interval
-
-
 def measure_machines(summary: Summary) -> tuple[Machine, ...]:
     """Return the nodes of a run in their order; none for a run on one host."""
     log = summary.log
@@ -77,60 +60,25 @@ def measure_machines(summary: Summary) -> tuple[Machine, ...]:
         return ()
     about = {it.node: it for it in log.nodes}
     shares = {column: _take_worst(log, column) for column in ("runqueue_ns", "steal_ns")}
-    of_all, of_window = (metrics.read_column(table, "node") for table in (log.requests, summary.members))
     tokens, lag_s = _read_tokens(summary), metrics.read_column(log.health, "loop_lag_ns") / NS_PER_S
-    sampler = metrics.read_column(log.health, "worker") // log.run.workers_each
+    every, due = (group_rows(metrics.read_column(table, "node")) for table in (log.requests, summary.members))
+    samples = group_rows(metrics.read_column(log.health, "worker") // log.run.workers_each)
     return tuple(
         Machine(
             node=node,
             lateness=Distribution.of(metrics.measure(chosen, "lateness")),
             ttft=Distribution.of(metrics.measure(chosen, "ttft")),
             rtt_s=_take_median(metrics.read_column(chosen, "rtt_ns") / NS_PER_S),
-            input_tokens=_take_median(tokens[of_window == node]),
-            loop_lag_s=quantile(lag_s[sampler == node], 0.99),
+            input_tokens=_take_median(tokens[due.get(node, _NONE)]),
+            loop_lag_s=quantile(lag_s[samples.get(node, _NONE)], 0.99),
             runqueue=shares["runqueue_ns"].get(node),
             steal=shares["steal_ns"].get(node),
-            **_count(log.requests, of_all == node),
+            **_count(log.requests, every.get(node, _NONE)),
             **_describe(log, about.get(node)),
         )
         for node in range(log.run.nodes)
-        for chosen in [summary.members.filter(pa.array(of_window == node))]
+        for chosen in [summary.members.take(due.get(node, _NONE))]
     )
-
-
-def find_laggards(summary: Summary, machines: tuple[Machine, ...]) -> list[Laggard]:
-    """Return the nodes that are slower than the others beyond noise, the slowest first."""
-    readings = _read_relative(summary, machines)
-    order = sorted(readings, key=lambda node: readings[node].value or 0.0)
-    found = []
-    for node in order:
-        others = [it for it in order if it != node]
-        if others and (middle := others[(len(others) - 1) // 2]) is not None:
-            ratio = bound_change([readings[middle]], [readings[node]])
-            if ratio is not None and ratio.low > APART:
-                found.append(Laggard(machines[node], machines[middle], ratio))
-    return found[::-1]
-
-
-def _read_relative(summary: Summary, machines: tuple[Machine, ...]) -> dict[int, Reading]:
-    """Return the median TTFT of each node with requests enough, as a multiple of its target's."""
-    members = summary.members
-    ttft_s, target, node = metrics.measure(members, "ttft"), *_read_places(members)
-    order = np.argsort(metrics.read_stamp_s(members, "due"), kind="stable")
-    order = order[~np.isnan(ttft_s[order])]
-    ttft_s, target, node = ttft_s[order], target[order], node[order]
-    for it in np.unique(target):
-        ttft_s[target == it] /= np.median(ttft_s[target == it])
-    readings = {}
-    for it in machines:
-        own = ttft_s[node == it.node]
-        if len(own) >= FEWEST:
-            readings[it.node] = Reading("ttft.p50", "s", float(np.median(own)), bound_quantile(own, 0.5), len(own))
-    return readings
-
-
-def _read_places(requests: pa.Table) -> tuple[Any, Any]:
-    return metrics.read_column(requests, "target"), metrics.read_column(requests, "node")
 
 
 def _read_tokens(summary: Summary) -> Floats:
@@ -155,9 +103,8 @@ def _take_median(values: Floats) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-def _count(requests: pa.Table, own: Mask) -> dict[str, Any]:
-    chosen = requests.filter(pa.array(own))
-    return {"requests": chosen.num_rows, "outcomes": count_outcomes(chosen)}
+def _count(requests: pa.Table, rows: Integers) -> dict[str, Any]:
+    return {"requests": len(rows), "outcomes": count_outcomes(requests.select(["outcome"]).take(rows))}
 
 
 def _describe(log: Log, node: Node | None) -> dict[str, Any]:

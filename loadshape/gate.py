@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from loadshape.errors import InputError
-from loadshape.reading import Reading, check_reading, take_reading, unite_runs
+from loadshape.reading import Reading, check_reading, take_reading, unite_runs, withhold
 from loadshape.summary import Objectives, Summary
 from loadshape.units import parse_duration_s
 
@@ -144,11 +144,10 @@ def rule(gate: Gate, summaries: Sequence[Summary]) -> Decision:
         raise InputError("gate: expected at least one run, found none")
     order = ("VALID", "SUSPECT", "INVALID")
     verdict = max((it.verdict.status for it in summaries), key=order.index)
-    rulings = tuple(
-        _rule_one(objective, unite_runs([take_reading(it, objective.reading) for it in summaries]))
-        for objective in gate.parsed
-    )
-    return Decision(gate.name, rulings, len(summaries), verdict)
+    readings = [unite_runs([take_reading(it, objective.reading) for it in summaries]) for objective in gate.parsed]
+    if verdict == "INVALID":
+        readings = list(map(withhold, readings))
+    return Decision(gate.name, tuple(map(_rule_one, gate.parsed, readings)), len(summaries), verdict)
 
 
 def _rule_one(objective: Objective, reading: Reading) -> Ruling:

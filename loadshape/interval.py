@@ -9,9 +9,10 @@
 # autocorrelation gives it: n / tau, with tau from Geyer's initial monotone sequence (C. J. Geyer, "Practical Markov
 # Chain Monte Carlo", Statistical Science 7, 1992). The interval is then that of ranks, q -+ t sqrt(q (1 - q) / n_eff),
 # with the t of as many degrees of freedom as there are effective values beyond the quantile: at a tail these are
-# few, and pretending that their spread is known is what makes tails look certain. benchmarks/bench_judge.py states the
-# coverage: 90 to 98 % on queues at half and four fifths of their capacity. An upper rank beyond the last
-# value has no bound: it is infinite, and not the largest value that happened to be seen.
+# few, and pretending that their spread is known is what makes tails look certain. The mean of waiting times hangs on
+# the same tail, so its t has as many degrees of freedom as that of a p95. benchmarks/bench_interval.py states the
+# coverage: 90 to 98 % on queues at half and four fifths of their capacity. An upper rank beyond the last value has no
+# bound: it is infinite, and not the largest value that happened to be seen.
 #
 # Across runs. The run is the unit of replication. Each gives one number; the interval is Student's over their
 # logarithms (latencies multiply), so it never reaches zero. Two runs have an interval, a wide one; one has none.
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from loadshape.stats import Floats
 
 CONFIDENCE = 0.95
+_TAIL = 0.05  # of the values, on which the mean of waiting times hangs
 
 
 class Interval(NamedTuple):
@@ -38,6 +40,9 @@ class Interval(NamedTuple):
     low: float
     high: float
     effective: float
+
+
+Figure = tuple[float, Interval]  # a number, and how sure it is
 
 
 def count_effective(values: Floats) -> float:
@@ -83,7 +88,7 @@ def bound_mean(values: Floats) -> Interval | None:
         return None
     effective = count_effective(values)
     mean = float(values.mean())
-    half = student(max(1.0, effective - 1.0)) * float(values.std()) / math.sqrt(effective)
+    half = student(max(1.0, effective * _TAIL)) * float(values.std()) / math.sqrt(effective)
     return Interval(mean - half, mean + half, effective)
 
 
@@ -101,6 +106,24 @@ def bound_runs(figures: Sequence[float], *, confidence: float = CONFIDENCE) -> I
     half = student(count - 1, confidence) * float(points.std(ddof=1)) / math.sqrt(count)
     low, high = float(points.mean()) - half, float(points.mean()) + half
     return Interval(math.exp(low), math.exp(high), count) if positive else Interval(low, high, count)
+
+
+def bound_difference(before: Figure, after: Figure) -> Interval:
+    """Return the interval of after - before, independent of one another: in quadrature, each side of its own width."""
+    (old, of_old), (new, of_new) = before, after
+    down, up = math.hypot(new - of_new.low, of_old.high - old), math.hypot(of_new.high - new, old - of_old.low)
+    return Interval(new - old - down, new - old + up, min(of_old.effective, of_new.effective))
+
+
+def bound_ratio(before: Figure, after: Figure) -> Interval | None:
+    """Return the interval of after / before, over logarithms; None where an end is not positive."""
+    if min(*(value for value, _ in (before, after)), *(of.low for _, of in (before, after))) <= 0:
+        return None
+    old, new = (
+        (math.log(value), Interval(math.log(of.low), math.log(of.high), of.effective)) for value, of in (before, after)
+    )
+    found = bound_difference(old, new)
+    return Interval(math.exp(found.low), math.exp(found.high), found.effective)
 
 
 def student(freedom: float, confidence: float = CONFIDENCE) -> float:

@@ -103,6 +103,7 @@ REQUESTS = pa.schema(
         pa.field("rtt_ns", pa.int64()),  # the kernel's smoothed round trip time, at the end
         pa.field("retransmits", pa.uint32()),
         pa.field("server_request_id", pa.string()),
+        pa.field("resent_ns", pa.int64()),  # since version 2: null in older logs
     ]
 )
 READS = pa.schema(

@@ -23,7 +23,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -161,8 +161,8 @@ DEFINITIONS = {
         "tokens/s",
         "sum of (completion_tokens - 1) / sum of (last_token - first_token)",
         OK + " with completion_tokens >= 2",
-        "How fast one user sees an answer grow, over all answers. Of a single request it is 1 / TPOT, so its percentiles "
-        "are those of TPOT upside down.",
+        "How fast one user sees an answer grow, over all answers. Of a single request it is 1 / TPOT, so its "
+        "percentiles are those of TPOT upside down.",
     ),
     "cached_share": Definition(
         "share",
@@ -302,6 +302,16 @@ class Gaps:
         share_s /= NS_PER_S  # in its place, since there may be a hundred million
         return np.asarray(share_s, np.float64)
 
+    def pick(self, places: slice) -> Gaps:
+        """Return some of the gaps, the rest as it is: every k-th of them, or a stretch of time of one worker."""
+        columns = {name: getattr(self, name)[places].copy() for name in ("request", "end_us", "gap_ns", "tokens")}
+        return replace(self, **columns)
+
+    def thin(self, most: int) -> Gaps:
+        """Return all gaps, or every k-th where there are more than *most*."""
+        every = max(1, -(-len(self.gap_ns) // most))
+        return self if every == 1 else self.pick(slice(None, None, every))
+
 
 def measure_gaps(log: Log, members: Integers) -> Gaps:
     """Return the gaps of the requests numbered *members*, in one pass over the reads."""
@@ -341,12 +351,16 @@ def measure_gaps(log: Log, members: Integers) -> Gaps:
     )
 
 
-def measure_stalled(gaps: Gaps) -> float | None:
-    """Return the share of the gaps' time that lies in gaps longer than STALL times their median, None for no gap."""
+def measure_stalled(gaps: Gaps, typical_s: float | None = None) -> float | None:
+    """Return the share of the gaps' time that lies in gaps longer than STALL times their median, None for no gap.
+
+    *typical_s* is the median of the gaps for who has it already.
+    """
     total_ns = int(gaps.gap_ns.sum(dtype=np.int64))
     if total_ns <= 0:
         return None
-    return int(gaps.gap_ns[gaps.gap_ns > STALL * np.median(gaps.gap_ns)].sum(dtype=np.int64)) / total_ns
+    typical_ns = float(np.median(gaps.gap_ns)) if typical_s is None else typical_s * NS_PER_S
+    return int(gaps.gap_ns[gaps.gap_ns > STALL * typical_ns].sum(dtype=np.int64)) / total_ns
 
 
 def find_before(owner: Integers, at_ns: Integers, last_ns: Integers) -> Integers:

@@ -52,7 +52,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     environment: dict[str, Any]  # describe_host() there
     synchronization: dict[str, Any]  # what its NTP client says, where there is one
     bursts: list[Burst]
-    drift_ppb: float | None = None  # of its clock against the coordinator's, ns a second; None: one reading only
+    drift_ppb: float | None = None  # of its clock against the coordinator's, ns a second; None: readings do not tell
     lost: str = ""  # why it was lost, and when; empty: it was there until the end
 
 

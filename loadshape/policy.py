@@ -58,7 +58,7 @@ class Second(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     model: str
     labels: tuple[str, ...]
-    score: float = 0.05
+    score: float = 0.005
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

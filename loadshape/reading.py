@@ -18,18 +18,20 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadshape import metrics
 from loadshape.errors import InputError
 from loadshape.interval import Interval, bound_mean, bound_quantile, bound_runs
 from loadshape.log import OUTCOMES
-from loadshape.stats import Floats, count_floor, quantile
-from loadshape.summary import Summary
-from loadshape.units import format_duration, format_rate
+from loadshape.stats import Floats, count_floor, quantile, quantiles
+from loadshape.summary import Distribution, Summary
+from loadshape.units import NS_PER_S, format_duration, format_rate
 
-MOST_VALUES = 1 << 20  # whose dependence is looked at for an interval: 16 MB of spectrum
+MOST_VALUES = 1 << 18  # whose dependence is looked at for an interval; twice as many take twice as long
 CENSORED = ("ttft_with_failures", "e2e_with_failures")
 DISTRIBUTIONS = (*metrics.SPANS, "tpot", "icl", "itl", "longest_gap", "receive_lag", *CENSORED)
 RATES = (
@@ -40,10 +42,11 @@ GOODPUTS = {"goodput_hz": "good_hz", "goodput_tokens_per_s": "goodput_tokens_per
 SHARES = ("attainment", "errors", "cached_share", "stalled", *(f"outcome.{name}" for name in OUTCOMES))
 COSTS = {  # of what the owner of the server declared: its unit, and per what of the declared facts
     "output_tokens_per_gpu_s": ("tokens/s", "gpus"),
-    "price_per_million_tokens": ("a million tokens", "price_per_hour"),
-    "kwh_per_million_tokens": ("kWh a million tokens", "power_kw"),
+    "price_per_million_tokens": ("per Mtok", "price_per_hour"),
+    "kwh_per_million_tokens": ("kWh/Mtok", "power_kw"),
 }
 MORE_IS_BETTER = (*RATES, *GOODPUTS, "output_tokens_per_gpu_s", "attainment", "cached_share", "outcome.ok")
+_KEPT = ("p50", "p90", "p95", "p99", "p99.9")  # percentiles that a summary has
 _STATISTIC = re.compile(r"mean|min|max|p(?P<percent>\d{1,2}(?:\.\d+)?)")
 
 
@@ -119,6 +122,11 @@ def take_reading(summary: Summary, name: str) -> Reading:
     return Reading(name, unit, value, count=summary.throughput.completed, why=why)
 
 
+def lighten(summary: Summary) -> Summary:
+    """Return the same numbers with a sample of the gaps, so that many large runs fit into memory beside each other."""
+    return replace(summary, log=replace(summary.log), gaps=summary.gaps.thin(MOST_VALUES))  # without what it gathered
+
+
 def unite_runs(readings: Sequence[Reading]) -> Reading:
     """Return one reading of several runs of the same traffic: their mean, and the interval across runs.
 
@@ -137,16 +145,24 @@ def unite_runs(readings: Sequence[Reading]) -> Reading:
     return replace(first, value=value, interval=sure, count=sum(it.count for it in readings))
 
 
+def withhold(reading: Reading) -> Reading:
+    """Return the reading of a run that is INVALID: no number, and why."""
+    return replace(reading, value=None, interval=None, why="the run is INVALID")
+
+
 def draw_sample(summary: Summary, metric: str) -> Floats:
-    """Return the values of a distribution in the order of time: one a request, a gap or a read, without nan."""
+    """Return values of a distribution in the order of time: one a request, a gap or a read, without nan.
+
+    All of them, but of more than MOST_VALUES gaps or reads every k-th.
+    """
     if metric in ("icl", "itl"):
-        gaps = summary.gaps
+        gaps = summary.gaps.thin(MOST_VALUES)
         order = np.argsort(gaps.end_us, kind="stable")
         return gaps.gap_s[order] if metric == "icl" else np.repeat(gaps.itl_s[order], gaps.tokens[order])
     if metric == "longest_gap":
         return summary.gaps.longest_s
     if metric == "receive_lag":
-        return summary.receive_lag_s
+        return np.asarray(_thin(summary.receive_lag_ns) / NS_PER_S, np.float64)
     base = metric.removesuffix("_with_failures")
     values = metrics.measure(summary.members, base)
     if base != metric:
@@ -158,25 +174,37 @@ def draw_sample(summary: Summary, metric: str) -> Floats:
 
 def _read_distribution(summary: Summary, name: str) -> Reading:
     metric, _, statistic = name.partition(".")
-    values = draw_sample(summary, metric)
-    count = len(values)
+    whole: Distribution = getattr(summary, metric)
+    count = whole.count
     match = _STATISTIC.fullmatch(statistic)
     percent = match and match["percent"]
     if count == 0:
         return Reading(name, "s", None, count=0, why="no request has this metric")
+    sample = _thin(draw_sample(summary, metric))
     if not percent:
-        value = float(getattr(values, statistic)())  # mean, min or max
-        sure = bound_mean(_thin(values)) if statistic == "mean" and math.isfinite(value) else None
-        return Reading(name, "s", value, sure, count)
+        value: float | None = getattr(whole, f"{statistic}_s")  # mean, min or max
+        is_bounded = statistic == "mean" and value is not None and math.isfinite(value)
+        return Reading(name, "s", value, bound_mean(sample) if is_bounded else None, count)
     q = float(percent) / 100
-    found = quantile(values, q)
-    if found is None:
+    value = getattr(whole, f"{statistic.replace('.', '')}_s") if statistic in _KEPT else _measure(summary, metric, q)
+    if value is None:
         return Reading(name, "s", None, count=count, why=f"{count:,} values; p{percent} needs {count_floor(q):,}")
-    return Reading(name, "s", found, bound_quantile(_thin(values), q), count)
+    return Reading(name, "s", value, bound_quantile(sample, q), count)
 
 
-def _thin(values: Floats) -> Floats:
-    """Return every so manieth value, a million at most: their dependence is told by fewer, and never for the better."""
+def _measure(summary: Summary, metric: str, q: float) -> float | None:
+    """Return a percentile that the summary does not keep, of all values that are at hand."""
+    if metric == "icl":
+        return quantile(summary.gaps.gap_ns, q, unit=NS_PER_S)
+    if metric == "itl":
+        return quantiles(summary.gaps.itl_s, (q,), summary.gaps.tokens)[0]
+    if metric == "receive_lag":
+        return quantile(summary.receive_lag_ns, q, unit=NS_PER_S)
+    return quantile(draw_sample(summary, metric), q)
+
+
+def _thin(values: NDArray[Any]) -> NDArray[Any]:
+    """Return every so manieth of very many values: their dependence is told by fewer, and never for the better."""
     return values[:: max(1, -(-len(values) // MOST_VALUES))]
 
 

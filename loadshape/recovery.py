@@ -1,18 +1,18 @@
 # A log that was cut, made into a log again.
 #
-# Law: the old folder is only read. What was whole on the disk is kept and nothing is guessed: a planned
-# request without a row gets one that says `lost`, with null for every stamp, so that the outcomes add up to
-# what was planned. What is missing is told in the notes, worker by worker. A recovered log says so in
-# `ended` and is never VALID: nobody knows what its lost requests would have shown.
+# Law: the old folder is only read. What was whole on the disk is kept and nothing is guessed: a planned request
+# without a row gets one that says `lost`, with null for every stamp, so that the outcomes add up to what was planned.
+# What is missing is told in the notes, worker by worker. A recovered log says so in `ended` and is never VALID:
+# nobody knows what its lost requests would have shown.
 #
-# Theory: an Arrow IPC stream is a schema, then batches, each with its length before it, then eight bytes
-# that end it (Arrow columnar format, "IPC streaming format"). A killed process leaves a stream that stops
-# after a batch, or within one. There is no way to find a batch behind a bad one, so reading ends there and
-# the bytes behind it are counted as lost. A reader takes a missing end for a clean one: hence the state.
+# Theory: an Arrow IPC stream is a schema, then batches, each with its length before it, then eight bytes that end it
+# (Arrow columnar format, "IPC streaming format"). A killed process leaves a stream that stops after a batch, or
+# within one. There is no way to find a batch behind a bad one, so reading ends there and the bytes behind it are
+# counted as lost. A reader takes a missing end for a clean one: hence the state.
 #
-# Who a lost request was (session, turn, due) stands in the log's table of what was planned; in logs from before
-# there was one, in the trace, which is taken from where the run found it if its digest is still that of the run.
-# Which worker had it, and so which node, follows from the order of the sessions (deal.py). Rows that are there can be
+# Who a lost request was (session, turn, due) stands in the log's table of what was planned; in logs from before there
+# was one, in the trace, which is taken from where the run found it if its digest is still that of the run. Which
+# worker had it, and so which node, follows from the order of the sessions (deal.py). Rows that are there can be
 # checked against that; if one contradicts it, the traffic was dealt otherwise, and only the reads of a lost request
 # tell.
 
@@ -41,7 +41,6 @@ from loadshape.log import (
     PLANNED,
     RUN_NAME,
     SCHEMAS,
-    VERSION,
     Log,
     LogManifest,
     Outcome,
@@ -56,6 +55,7 @@ from loadshape.log import (
     write_planned,
 )
 from loadshape.manifest import NAME, building, find_member, write_manifest
+from loadshape.shard import check_columns, complete_columns
 from loadshape.stats import Integers
 from loadshape.trace import Trace
 
@@ -129,11 +129,12 @@ def recover(
 def salvage_stream(path: Path, schema: pa.Schema) -> Remains:
     """Return what is whole of the Arrow stream at *path*. Raises LogError when its columns are not of *schema*."""
     size, whole, batches = path.stat().st_size, 0, []
-    state = "cut"
+    state, found = "cut", schema
     with pa.OSFile(str(path)) as file:
         try:
             stream = pa.ipc.open_stream(file)
-            _check_columns(path, stream.schema, schema)
+            check_columns(path, stream.schema, schema)
+            found = stream.schema
             whole = file.tell()
             while True:
                 batch = stream.read_next_batch()
@@ -147,7 +148,8 @@ def salvage_stream(path: Path, schema: pa.Schema) -> Remains:
             pass  # the first bad batch; nothing can be found behind it
     if whole < size:
         state = "cut"
-    return Remains(pa.Table.from_batches(batches, schema), state if size else "empty", size - whole)
+    table = complete_columns(pa.Table.from_batches(batches, found), schema)
+    return Remains(table, state if size else "empty", size - whole)
 
 
 def _check_places(old: Path, new: Path) -> None:
@@ -166,11 +168,6 @@ def _check_places(old: Path, new: Path) -> None:
     except LogError:
         return  # closed once, and damaged since
     raise LogError(f"{old}: is complete, there is nothing to recover; see: loadshape report {old}")
-
-
-def _check_columns(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
-    if not found.equals(schema):
-        raise LogError(f"{path}: its columns are not those of log version {VERSION}")
 
 
 def _list_workers(log: Path, run: Run) -> list[int]:

@@ -21,7 +21,10 @@ from loadshape.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """Repeats of one run: their readings, each of all runs, and how many instruments were VALID, SUSPECT, INVALID."""
+    """Repeats of one run: their readings, each of all runs, and how many instruments were VALID, SUSPECT, INVALID.
+
+    With an INVALID run among them there are no readings: their mean would be in part the generator's own.
+    """
 
     runs: tuple[Summary, ...]
     readings: tuple[Reading, ...]
@@ -30,6 +33,15 @@ class Replication:
     def verdicts(self) -> dict[str, int]:
         """How many runs have each verdict."""
         return dict(Counter(it.verdict.status for it in self.runs))
+
+    @property
+    def doubts(self) -> dict[str, list[Summary]]:
+        """The checks of the instrument that were not passed, and by which runs."""
+        found: dict[str, list[Summary]] = {}
+        for run in self.runs:
+            for check in run.verdict.reasons:
+                found.setdefault(check.name, []).append(run)
+        return found
 
     @property
     def exit_code(self) -> int:
@@ -46,5 +58,7 @@ def replicate(runs: Sequence[Summary], readings: Sequence[str] = READINGS) -> Re
                 f"{other.log.path}: is no repeat of {runs[0].log.path}: {'; '.join(map(str, changes))}; compare them "
                 "instead: loadshape compare"
             )
+    if any(run.verdict.status == "INVALID" for run in runs):
+        return Replication(tuple(runs), ())
     united = tuple(unite_runs([take_reading(run, name) for run in runs]) for name in readings)
     return Replication(tuple(runs), united)

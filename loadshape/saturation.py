@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadshape.reading import Reading, take_reading, unite_runs
+from loadshape.reading import Reading, take_reading, unite_runs, withhold
 from loadshape.stats import Floats
 from loadshape.summary import Summary
 
@@ -76,10 +76,13 @@ class Scaling:
 
 
 def measure_point(level: float, summaries: Sequence[Summary]) -> Point:
-    """Return the point of the runs at one level."""
+    """Return the point of the runs at one level; without readings where one of them is INVALID."""
     order = ("VALID", "SUSPECT", "INVALID")
+    verdict = max((it.verdict.status for it in summaries), key=order.index)
     readings = {name: unite_runs([take_reading(it, name) for it in summaries]) for name in READINGS}
-    return Point(level, readings, len(summaries), max((it.verdict.status for it in summaries), key=order.index))
+    if verdict == "INVALID":
+        readings = {name: withhold(it) for name, it in readings.items()}
+    return Point(level, readings, len(summaries), verdict)
 
 
 def find_knee(points: Sequence[Point], reading: str = "output_tokens_per_s") -> Point | None:

@@ -229,7 +229,8 @@ class _Observed:
         """Whether the server counted more than was asked of it; not known where an answer told no tokens."""
         if prompt.server is None or prompt.log is None or self.requests["prompt_tokens"].null_count:
             return False
-        return prompt.server > (1 + SLACK) * prompt.log
+        resent = self.requests.filter(pc.is_valid(self.requests["resent_ns"]))  # counted twice, perhaps
+        return prompt.server > (1 + SLACK) * prompt.log + (pc.sum(resent["prompt_tokens"]).as_py() or 0)
 
     def _remark_cache(self, prompt: Tokens) -> Iterator[str]:
         hits = _share(self.count("prefix_cache_hits"), self.count("prefix_cache_queries"))

@@ -22,7 +22,8 @@ import pyarrow as pa
 from loadshape.errors import LogError
 from loadshape.manifest import find_member
 
-VERSION = 1  # of the log
+VERSION = 2  # of the log
+ADDED = ("resent_ns",)  # columns that logs of version 1 lack: they are null there
 PART_ROWS = 1 << 20
 
 
@@ -49,7 +50,9 @@ def iterate_shards(
     folder: Path, shards: Sequence[Shard], name: str, schema: pa.Schema, columns: Collection[str]
 ) -> Iterator[pa.Table]:
     """Yield *columns* of the table *name* in parts of about PART_ROWS. Raises LogError."""
-    options = pa.ipc.IpcReadOptions(included_fields=sorted(schema.get_field_index(column) for column in columns))
+    # Of a batch this small, handing its columns to other threads costs more than unpacking them (bench_judge.py).
+    wanted = sorted(schema.get_field_index(column) for column in columns)
+    options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
     for shard in shards:
         if shard.table != name:
             continue
@@ -72,7 +75,7 @@ def check_head(folder: Path, shards: Sequence[Shard], name: str, schema: pa.Sche
             path = find_member(folder, shard.path, LogError)
             with _reading(path), pa.memory_map(str(path)) as source:
                 found = pa.ipc.open_stream(source).schema
-            _check_columns(path, found, schema)
+            check_columns(path, found, schema)
 
 
 def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
@@ -81,8 +84,21 @@ def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
             table = stream.read_all()
         table.validate(full=True)
-    _check_columns(path, table.schema, schema)
-    return table
+    check_columns(path, table.schema, schema)
+    return complete_columns(table, schema)
+
+
+def check_columns(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
+    """Raise LogError unless *found* is *schema*, of this version or of an older one."""
+    if not found.equals(schema) and not found.equals(pa.schema([it for it in schema if it.name not in ADDED])):
+        raise LogError(f"{path}: its columns are not those of log version {VERSION}")
+
+
+def complete_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return *table* with all columns of *schema*: those that older logs lack are null."""
+    names = table.schema.names
+    columns = [table[it.name] if it.name in names else pa.nulls(table.num_rows, it.type) for it in schema]
+    return table if table.schema.equals(schema) else pa.table(columns, schema=schema)
 
 
 def _read_parts(path: Path, options: pa.ipc.IpcReadOptions) -> Iterator[pa.Table]:
@@ -113,11 +129,6 @@ def _reading(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as problem:
         line = str(problem).partition("\n")[0]
         raise LogError(f"{path}: damaged, not a whole Arrow stream: {line}") from None
-
-
-def _check_columns(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
-    if not found.equals(schema):
-        raise LogError(f"{path}: its columns are not those of log version {VERSION}")
 
 
 def _check_rows(path: Path, rows: int, shard: Shard) -> None:

@@ -128,6 +128,13 @@ def _rank(values: Floats) -> Floats:
     return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
+def group_rows(keys: NDArray[Any]) -> dict[int, Integers]:
+    """Return the places of each value among *keys*, in their order: one pass, however many values there are."""
+    order = np.argsort(keys, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
+    return {int(keys[rows[0]]): rows for rows in parts if len(rows)}
+
+
 def distance(left: Floats, right: Floats, *, slack: float = 0.0) -> float | None:
     """Return the largest difference between the distribution functions of two samples, None if one is empty.
 

@@ -199,9 +199,9 @@ class Summary:
     is_good: Mask = field(repr=False, compare=False)  # which of the members met every objective
 
     @property
-    def receive_lag_s(self) -> Floats:
+    def receive_lag_ns(self) -> NDArray[Any]:
         """How far the process ran behind the kernel's stamp, one value a read; empty without kernel stamps."""
-        return _receive_lag_ns(self.log) / NS_PER_S
+        return _receive_lag_ns(self.log)
 
     @property
     def good_hz(self) -> float | None:
@@ -267,7 +267,7 @@ def summarize(
         arrivals=measure_arrivals(log, limits),
         objectives=objectives,
         attainment=float(good.mean()) if len(good) else None,
-        stalled=metrics.measure_stalled(gaps),
+        stalled=metrics.measure_stalled(gaps, icl.p50_s),
         planned=log.run.planned,
         outcomes=count_outcomes(requests),
         failures=_list_failures(requests),

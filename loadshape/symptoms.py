@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from loadshape import metrics
+from loadshape.laggard import tell_laggards
 from loadshape.metrics import STALL
 from loadshape.server import list_series
 from loadshape.stats import Floats, Integers, rank_correlation
@@ -28,6 +29,7 @@ _FEWEST = 100  # requests that show a pattern
 _STRONG = 0.5  # rank correlation
 _IN_STEP = 0.5  # of the streams under way that stand still together
 _STALLED = 0.05  # share of time that is worth a word
+_LOOKED_AT = 1 << 22  # gaps, in the search for streams that stand still together
 _CLUSTER = 0.1  # of the run, in which most failures lie
 
 
@@ -53,7 +55,7 @@ def _look_at_lateness(summary: Summary) -> Iterator[Symptom]:
                 "the client was late",
                 check.measured,
                 "the generator had no core, or too much to do at once: part of TTFT and E2E is its own",
-                "run-queue delay, CPU and steal among the checks; TTFT from sent beside TTFT; the same with more processes",
+                "run-queue delay, CPU and steal among the checks; TTFT from sent beside TTFT; more processes",
             )
 
 
@@ -108,7 +110,14 @@ def _look_at_stalls(summary: Summary) -> Iterator[Symptom]:
     gaps = summary.gaps
     if len(gaps.gap_ns) < _FEWEST or (summary.stalled or 0.0) < _STALLED:
         return
-    stalls = np.flatnonzero(gaps.gap_ns > STALL * np.median(gaps.gap_ns))
+    limit_ns = STALL * np.median(gaps.thin(_LOOKED_AT).gap_ns)
+    stalls = np.flatnonzero(gaps.gap_ns > limit_ns)
+    if len(gaps.gap_ns) > _LOOKED_AT and len(stalls):  # of very many, those around the middle stall
+        first = max(0, int(stalls[len(stalls) // 2]) - _LOOKED_AT // 2)
+        gaps = gaps.pick(slice(first, first + _LOOKED_AT))
+        stalls = np.flatnonzero(gaps.gap_ns > limit_ns)
+    if not len(stalls):
+        return
     middle_s = gaps.end_s[stalls] - gaps.gap_s[stalls] / 2
     still = _count_around(middle_s, gaps.end_s[stalls] - gaps.gap_s[stalls], gaps.end_s[stalls])
     under_way = _count_around(middle_s, gaps.end_s - gaps.gap_s, gaps.end_s)
@@ -145,6 +154,11 @@ def _look_at_targets(summary: Summary) -> Iterator[Symptom]:
         )
 
 
+def _look_at_nodes(summary: Summary) -> Iterator[Symptom]:
+    for told in tell_laggards(summary):
+        yield Symptom(*told)
+
+
 def _look_at_failures(summary: Summary) -> Iterator[Symptom]:
     members = summary.members
     failed = ~metrics.is_outcome(members, "ok")
@@ -169,6 +183,7 @@ _LOOKS: tuple[Callable[[Summary], Iterator[Symptom]], ...] = (
     _look_at_prefill,
     _look_at_stalls,
     _look_at_targets,
+    _look_at_nodes,
     _look_at_failures,
 )
 

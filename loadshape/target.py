@@ -210,33 +210,13 @@ class Target:
         """
         via = self.via
         if via is None:
-            return self._permit("target", self.host, _look_up("target", self.host, self.port))
-        self._permit("target", self.host, self._look_beyond())
-        return self._permit("target.proxy", via.host, _look_up("target.proxy", via.host, via.port))
-
-    def is_foreign(self, addresses: Sequence[str]) -> bool:
-        """Return whether the host, or the proxy at *addresses*, is a stranger's, as far as can be told."""
-        own = addresses if self.via is None else self._look_beyond()
-        return not own or any(is_public(address) for address in (*own, *addresses))
-
-    def _look_beyond(self) -> list[str]:
-        """Return the addresses that the host has here; none where only the proxy knows its name."""
-        with contextlib.suppress(TargetError):
-            return _look_up("target", self.host, self.port)
-        return []
-
-    def _permit(self, field: str, host: str, addresses: list[str]) -> list[str]:
-        for address in addresses:
-            if str(_read_address(address)) in METADATA_ADDRESSES:
-                raise TargetError(f"{field}: {address} is a cloud metadata address; it is never loaded")
-        public = next(filter(is_public, addresses), None)
-        allowed = (self.allow_public or "").split(",")
-        if (addresses and public is None) or (host in allowed and self.max_rate_hz):
-            return addresses
-        whose = f"({public}) is a public address" if addresses else "has no address here, so it may be anybody's"
-        names = ",".join(dict.fromkeys([*(it for it in allowed if it == self.host), host]))
-        remedy = f"--allow-target {names} --max-rate REQUESTS_PER_SECOND"
-        raise TargetError(f"{field}: {host} {whose}; if you may load it, say so: {remedy}")
+            addresses = _look_up("target", self.host, self.port)
+            _permit(self, "target", self.host, addresses)
+        else:
+            addresses = _look_up("target.proxy", via.host, via.port)
+            _permit(self, "target", self.host, _look_beyond(self))
+            _permit(self, "target.proxy", via.host, addresses)
+        return addresses
 
     def read_key(self) -> Secret | None:
         """Return the key that `key` refers to. Raises TargetError naming the reference, never the value."""
@@ -266,6 +246,12 @@ class Target:
         }
 
 
+def is_foreign(target: Target, addresses: Sequence[str]) -> bool:
+    """Return whether the host of *target*, or its proxy at *addresses*, is a stranger's, as far as can be told."""
+    own = addresses if target.via is None else _look_beyond(target)
+    return not own or any(is_public(address) for address in (*own, *addresses))
+
+
 def is_public(address: str) -> bool:
     """Return whether *address* belongs to a stranger, as far as its number tells."""
     return _read_address(address).is_global
@@ -274,6 +260,28 @@ def is_public(address: str) -> bool:
 def _read_address(given: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     address = ipaddress.ip_address(given.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address  # ::ffff:a.b.c.d is a.b.c.d
+
+
+def _permit(target: Target, field: str, host: str, addresses: Sequence[str]) -> None:
+    """Raise TargetError unless *host*, which is at *addresses*, may be loaded."""
+    for address in addresses:
+        if str(_read_address(address)) in METADATA_ADDRESSES:
+            raise TargetError(f"{field}: {address} is a cloud metadata address; it is never loaded")
+    public = next(filter(is_public, addresses), None)
+    allowed = (target.allow_public or "").split(",")
+    if (addresses and public is None) or (host in allowed and target.max_rate_hz):
+        return
+    whose = f"({public}) is a public address" if addresses else "has no address here, so it may be anybody's"
+    names = ",".join(dict.fromkeys([*(it for it in allowed if it == target.host), host]))
+    remedy = f"--allow-target {names} --max-rate REQUESTS_PER_SECOND"
+    raise TargetError(f"{field}: {host} {whose}; if you may load it, say so: {remedy}")
+
+
+def _look_beyond(target: Target) -> list[str]:
+    """Return the addresses that the host has here; none where only the proxy knows its name."""
+    with contextlib.suppress(TargetError):
+        return _look_up("target", target.host, target.port)
+    return []
 
 
 def _look_up(field: str, host: str, port: int) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from logs import make_log, request_row, synthesize_log
 from msgspec import structs
 
+from loadshape import reading
 from loadshape.comparison import compare
 from loadshape.contract import compare_facts
 from loadshape.effect import decide
@@ -18,6 +19,7 @@ from loadshape.errors import InputError
 from loadshape.interval import Interval
 from loadshape.log import Log
 from loadshape.quality import compare_scores, load_scores
+from loadshape.reading import lighten, take_reading
 from loadshape.report import render
 from loadshape.summary import Summary, summarize
 
@@ -85,8 +87,33 @@ def test_a_profiled_run_is_refused_beside_an_ordinary_one() -> None:
     log = synthesize_log(400, 3)
     profiled = change_run(log, settings={"profile": {"after_s": 1.0, "for_s": 2.0}})
     assert compare([summarize(profiled)], [summarize(profiled)]).changes == ()
-    with pytest.raises(InputError, match=r"instrument differs.*instrument.profiled: False -> True"):
+    with pytest.raises(InputError, match=r"one side was profiled.*instrument.profiled: False -> True"):
         compare([summarize(log)], [summarize(profiled)])
+
+
+def test_the_state_of_the_cache_is_a_condition() -> None:
+    log = synthesize_log(400, 3)
+    reset = change_run(log, settings={"reset_cache": True})
+    assert [str(it) for it in compare_facts(log, reset)] == ["server.cache_reset: False -> True"]
+
+
+def test_runs_that_are_all_alike_are_not_certain() -> None:
+    found = {it.name: it for it in compare(side(*[1] * 3), side(*[1] * 3)).effects}
+    assert found["errors"].interval is not None
+    assert found["errors"].interval.low < 0 < found["errors"].interval.high
+
+
+def test_reservations_are_told_with_the_runs_that_have_them() -> None:
+    (conditions,) = [it for it in compare(side(1), side(1)).conditions if it.startswith("SUSPECT")] or [""]
+    assert "memory.log" in conditions or not conditions
+    assert any("not pooled" in it for it in compare(side(1), side(1)).conditions)
+
+
+def test_what_to_allow_is_named_whole() -> None:
+    log = synthesize_log(400, 3)
+    other = change_run(log, trace_digest="sha256:" + "cd" * 32, settings={"slots": 3})
+    with pytest.raises(InputError, match=r"--allow traffic\.slots --allow traffic\.trace"):
+        compare([summarize(log)], [summarize(other)])
 
 
 def test_two_changes_are_refused_unless_one_is_allowed() -> None:
@@ -98,7 +125,7 @@ def test_two_changes_are_refused_unless_one_is_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("about", "complaint"),
-    [({"trace_digest": "sha256:" + "cd" * 32}, "traffic differs"), ({"settings": {"slots": 3}}, "traffic differs")],
+    [({"trace_digest": "sha256:" + "cd" * 32}, "of different traces"), ({"settings": {"slots": 3}}, "traffic differs")],
 )
 def test_other_traffic_is_refused(about: dict[str, Any], complaint: str) -> None:
     log = synthesize_log(400, 3)
@@ -158,10 +185,26 @@ def test_scores_of_other_items_are_refused(tmp_path: Path) -> None:
         load_scores(tmp_path / "scores.json")
 
 
+def test_light_summaries_have_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = side(1)[0]
+    monkeypatch.setattr(reading, "MOST_VALUES", 500)
+    light = lighten(whole)
+    assert len(light.gaps.gap_ns) <= 500 < len(whole.gaps.gap_ns)
+    names = ("itl.p50", "itl.p99", "icl.mean", "itl.max", "ttft.p97", "longest_gap.p95", "receive_lag.p99", "errors")
+    for name in names:
+        ours, theirs = take_reading(light, name), take_reading(whole, name)
+        assert (ours.value, ours.count, ours.interval) == (theirs.value, theirs.count, theirs.interval)
+
+
 def test_declared_prices_and_gpus_make_costs() -> None:
     one = side(1, declared={"gpus": 1, "price_per_hour": 4.0})
     four = side(1, declared={"gpus": 4, "price_per_hour": 16.0})
-    effects = {it.name: it for it in compare(one, four, allow=["server"]).effects}
-    assert effects["output_tokens_per_gpu_s"].size == pytest.approx(0.25)  # the scaling efficiency
+    found = compare(one, four)  # the GPUs are one change, and what they cost is no second one
+    effects = {it.name: it for it in found.effects}
+    assert [str(it) for it in found.changes] == ["server.gpus: 1 -> 4", "cost.price_per_hour: 4.0 -> 16.0"]
+    assert found.scaling is not None
+    assert (found.scaling.speedup, found.scaling.efficiency) == pytest.approx((1.0, 0.25))
+    assert "4 GPUs against 1: 1.00 times the output tokens, an efficiency of 25.0%" in render(found)
+    assert compare(one, one).scaling is None
     assert effects["price_per_million_tokens"].size == pytest.approx(4.0)
     assert "output_tokens_per_gpu_s" not in {it.name for it in compare(side(1), side(1)).effects}

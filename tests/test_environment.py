@@ -17,19 +17,39 @@ case "$1" in
      echo "NVIDIA H100 80GB HBM3, 570.86.15, 81559 MiB, 700.00 W, 5, Enabled" ;;
 esac
 """
-MAC = {
+MAC = {  # what macOS 15 prints, whole
     "sysctl": """#!/bin/sh
 case "$2" in
   machdep.cpu.brand_string) echo "Apple M4 Max" ;;
   hw.memsize) echo 68719476736 ;;
-  vm.swapusage) echo "total = 2048.00M  used = 1024.00M  free = 1024.00M" ;;
+  vm.swapusage) echo "total = 2048.00M  used = 1024.00M  free = 1024.00M  (encrypted)" ;;
 esac
 """,
     "pmset": """#!/bin/sh
-echo " lowpowermode         1"
-echo "Now drawing from 'Battery Power'"
+case "$*" in
+  "-g ps") cat <<'END'
+Now drawing from 'Battery Power'
+ -InternalBattery-0 (id=4653155)	81%; discharging; 5:12 remaining present: true
+END
+  ;;
+  *) cat <<'END'
+System-wide power settings:
+Currently in use:
+ standby              1
+ Sleep On Power Button 1
+ powernap             0
+ networkoversleep     0
+ sleep                1 (sleep prevented by sharingd)
+ hibernatemode        3
+ displaysleep         2
+ lowpowermode         1
+ tcpkeepalive         1
+END
+  ;;
+esac
 """,
     "memory_pressure": """#!/bin/sh
+echo "The system has 68719476736 (4194304 pages with a page size of 16384)."
 echo "System-wide memory free percentage: 37%"
 """,
 }
@@ -86,7 +106,7 @@ def test_a_mac_says_what_its_memory_is_shared_with(tmp_path: Path, monkeypatch: 
     host = describe_host()
     assert (host["chip"], host["unified_memory_bytes"], host["memory_free_percent"]) == ("Apple M4 Max", 64 << 30, 37)
     assert (host["power_mode"], host["on_battery"]) == ({"lowpowermode": 1}, True)
-    assert host["swap"] == "total = 2048.00M  used = 1024.00M  free = 1024.00M"
+    assert host["swap"] == "total = 2048.00M  used = 1024.00M  free = 1024.00M  (encrypted)"
 
 
 def test_a_mac_whose_programs_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

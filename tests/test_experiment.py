@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from logs import synthesize_log
+from logs import make_log, request_row, synthesize_log
 from msgspec import json as encoder
 from msgspec import structs
 
@@ -57,6 +57,17 @@ def start(trace: Trace, tmp_path: Path) -> Experiment:
     gate = Gate(objectives=("ttft.p95 <= 5 s", "errors < 1%"))
     charter = Charter(question="Is it faster?", improve="ttft.p50", gate=gate, trace_digest=trace.digest)
     return Experiment.start(tmp_path / "a.experiment", charter, play(trace, tmp_path / "base.log", flags="a"))
+
+
+def test_an_invalid_run_is_no_baseline(trace: Trace, tmp_path: Path) -> None:
+    rows = [request_row(n, due=n, begun=n + 50, first_token=n + 60, last_token=n + 70, done=n + 71) for n in range(99)]
+    log = make_log(rows, trace_digest=trace.digest, trace_path=str(trace.path))
+    charter = Charter(
+        question="?", improve="ttft.p50", gate=Gate(objectives=("errors < 1%",)), trace_digest=trace.digest
+    )
+    with pytest.raises(InputError, match="INVALID, so it is no baseline"):
+        Experiment.start(tmp_path / "a.experiment", charter, write_log(log, tmp_path / "late.log"))
+    assert not (tmp_path / "a.experiment").exists()
 
 
 def test_a_better_candidate_is_adopted_and_becomes_the_baseline(trace: Trace, tmp_path: Path) -> None:

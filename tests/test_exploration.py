@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from logs import make_log, request_row, synthesize_log
 from msgspec import structs
 
 from loadshape.errors import InputError
-from loadshape.exploration import explore, repeat_run, sweep_levels
+from loadshape.exploration import Origin, claim_folder, explore, repeat_run, sweep_levels
 from loadshape.gate import Gate
 from loadshape.log import Log
 from loadshape.reading import Reading
 from loadshape.replication import replicate
 from loadshape.report import render
-from loadshape.saturation import Curve, Point, find_knee, fit_scaling
+from loadshape.saturation import Curve, Point, find_knee, fit_scaling, measure_point
 from loadshape.search import Search
 from loadshape.summary import summarize
+from loadshape.validity import Limits
 
 GATE = Gate(objectives=("ttft.p50 <= 200 ms",))
 
@@ -114,6 +117,60 @@ def test_repeats_are_read_together_and_others_refused() -> None:
     other = summarize(replace(synthesize_log(800, 3), environment={"server": {"version": "2"}}))
     with pytest.raises(InputError, match="is no repeat of"):
         replicate([runs[0], other])
+
+
+def late_log() -> Log:
+    rows = [request_row(n, due=n, begun=n + 50, first_token=n + 60, last_token=n + 70, done=n + 71) for n in range(99)]
+    return make_log(rows)
+
+
+def test_repeats_with_an_invalid_run_have_no_readings() -> None:
+    found = replicate([summarize(late_log()), summarize(late_log())])
+    assert (found.readings, found.exit_code) == ((), 3)
+    assert "lateness" in found.doubts
+    assert "no readings: a run is INVALID; see why with loadshape report" in render(found)
+
+
+def test_repeats_say_in_which_state_the_server_was() -> None:
+    def tell(**about: Any) -> str:
+        logs = [replace(synthesize_log(800, 3, seed=seed), environment={"declared": about}) for seed in (1, 2)]
+        return render(replicate([summarize(log) for log in logs]))
+
+    assert "of the server not declared" in tell()
+    assert "empty, as declared; the same before each run" in tell(cache_state="empty")
+    assert "but a server is cold only once" in tell(cache_state="cold")
+
+
+def test_an_invalid_level_of_a_sweep_has_no_numbers() -> None:
+    log = late_log()
+    points = [measure_point(level, [summarize(log)]) for level in (1.0, 2.0)]
+    assert {reading.value for point in points for reading in point.readings.values()} == {None}
+    curve = Curve("arrivals.rate", tuple(points))
+    assert "INVALID" in render(curve)
+    assert "INVALID" in render(curve, "html")
+
+
+def test_limits_of_the_run_file_hold_in_a_search(tmp_path: Path) -> None:
+    search = Search(first=4, lowest=4, highest=4, trial_s=30, longest_s=30)
+    loose = Limits(**dict.fromkeys(("lateness_p99_invalid_s", "lateness_of_ttft_invalid"), math.inf))
+    loose = structs.replace(loose, punctual_share_invalid=0.0, identity_invalid=math.inf)
+
+    def play(level: float, length_s: float, path: Path) -> Log:
+        return late_log()
+
+    with pytest.raises(InputError, match="is INVALID"):
+        explore(search, GATE, play, tmp_path, say=quiet)
+    assert explore(search, GATE, play, tmp_path, limits=loose, say=quiet).result.lower == 4
+
+
+@pytest.mark.parametrize("changed", ["recipe", "vary", "targets", "model", "fixture", "settings"])
+def test_a_folder_is_of_one_thing(tmp_path: Path, changed: str) -> None:
+    about: dict[str, Any] = dict.fromkeys(("recipe", "vary", "model", "fixture", "settings"), "a") | {"targets": ["a"]}
+    claim_folder(tmp_path / "S", Origin(**about))
+    claim_folder(tmp_path / "S", Origin(**about))
+    other = about | {changed: ["b"] if changed == "targets" else "b"}
+    with pytest.raises(InputError, match=f"was begun with another {changed}, and its logs cannot be mixed"):
+        claim_folder(tmp_path / "S", Origin(**other))
 
 
 def test_a_trial_too_short_for_the_gate_says_so(tmp_path: Path) -> None:

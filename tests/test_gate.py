@@ -93,6 +93,8 @@ def test_an_invalid_run_passes_no_gate() -> None:
     decision = rule(Gate(objectives=("ttft.p50 <= 10 s",)), [summarize(make_log(late))])
     assert decision.exit_code == 3
     assert "NO DECISION" in decision.headline
+    assert [it.reading.value for it in decision.rulings] == [None]
+    assert "found n/a (the run is INVALID)" in render(decision)
 
 
 def test_an_objective_kept_by_a_hair_is_not_sure(summary: Summary) -> None:

@@ -21,7 +21,7 @@ from loadshape.inspection.load import Load, Service, estimate_begins, estimate_l
 from loadshape.inspection.page import write_page
 from loadshape.inspection.section import list_head, list_sections, show_number
 from loadshape.inspection.text import ASCII, BLOCKS, choose_marks, write_text
-from loadshape.inspection.traffic import Traffic, measure_traffic
+from loadshape.inspection.traffic import QUANTILES, Traffic, measure_traffic
 from loadshape.length import Fixed, LogNormal
 from loadshape.randomness import open_stream
 from loadshape.recipe import Recipe
@@ -393,3 +393,11 @@ class TestPublishedTraces:
 
 def measure(path: Path, format: str) -> Traffic:
     return measure_traffic(transcribe(Recording.read(path, format), Author([], load_tokenizer(None), 0)))
+
+
+def test_the_manifest_and_inspect_tell_the_same_percentiles(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(RECIPE)
+    trace = Recipe.load(tmp_path / "small.toml").trace()
+    stated = trace.manifest.statistics["input_tokens"]
+    seen = dict(zip(QUANTILES, measure_traffic(trace).inputs.quantiles, strict=True))
+    assert (stated["p50"], stated["p95"]) == (seen[0.5], seen[0.95])

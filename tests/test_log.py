@@ -25,9 +25,11 @@ from loadshape.log import (
     Shard,
     count_outcomes,
     digest_conditions,
+    read_stream,
     write_planned,
 )
 from loadshape.manifest import write_manifest
+from loadshape.recovery import salvage_stream
 from loadshape.validity import judge
 
 SHARES = [[request_row(2, "ok", due=5), request_row(0, "ok", due=0)], [request_row(1, "refused", due=2, worker=1)]]
@@ -177,6 +179,25 @@ def test_the_list_of_outcomes_is_a_format() -> None:
     assert [Outcome[name].value for name in OUTCOMES] == list(range(16))
 
 
+def test_a_log_of_version_1_has_null_for_what_it_lacks(path: Path) -> None:
+    older = pa.schema([item for item in REQUESTS if item.name != "resent_ns"])
+    for worker, at in ((0, 0), (1, 3)):
+        shard = path / f"worker-{worker:02d}" / "requests.arrows"
+        table = read_stream(shard, REQUESTS).select(older.names)
+        scratch = shard.with_name("older")  # the table is mapped
+        with pa.ipc.new_stream(str(scratch), older) as stream:
+            stream.write_table(table)
+        scratch.replace(shard)
+        edit_shard(path, at, sha256=digest_file(shard))
+    edit_manifest(path, version=1)
+    log = Log.open(path)
+    log.verify()
+    assert log.requests.schema.equals(REQUESTS)
+    assert log.requests["resent_ns"].to_pylist() == [None] * 3
+    assert log.requests["outcome"].to_pylist() == ["ok", "refused", "ok"]
+    assert salvage_stream(path / SHARD, REQUESTS).table["resent_ns"].null_count == 2
+
+
 # Refusing
 
 
@@ -197,13 +218,13 @@ DAMAGE: list[tuple[str, Callable[[Path], Any], str]] = [
     ("no manifest", lambda log: (log / "manifest.json").unlink(), "a.log: incomplete: the run was cut before"),
     ("half a manifest", lambda log: cut(log / "manifest.json"), "manifest.json: not a valid manifest"),
     ("a trace", lambda log: edit_manifest(log, format="loadshape trace"), "format: expected 'loadshape log'"),
-    ("of the future", lambda log: edit_manifest(log, version=2, hue=1), "reads log versions 1 to 1, found 2; upgrade"),
+    ("of the future", lambda log: edit_manifest(log, version=3, hue=1), "reads log versions 1 to 2, found 3; upgrade"),
     ("unknown key", lambda log: edit_manifest(log, hue=1), "unknown field `hue`"),
     ("no shard", lambda log: (log / SHARD).unlink(), f"{SHARD}: named by the manifest, but missing"),
     ("half a shard", lambda log: cut(log / SHARD), f"{SHARD}: damaged, not a whole Arrow stream"),
     ("no bytes", lambda log: (log / SHARD).write_bytes(b""), f"{SHARD}: damaged, not a whole Arrow stream"),
     ("no Arrow", lambda log: (log / SHARD).write_bytes(b"x" * 999), f"{SHARD}: damaged, not a whole Arrow stream"),
-    ("other columns", lambda log: replace_table(log, RENAMED), f"{SHARD}: its columns are not those of log version 1"),
+    ("other columns", lambda log: replace_table(log, RENAMED), f"{SHARD}: its columns are not those of log version 2"),
     ("fewer rows", lambda log: edit_shard(log, 0, rows=3), f"{SHARD}: has 2 rows, the manifest says 3"),
     ("leads up", lambda log: edit_shard(log, 0, path="../x.arrows"), "names '../x.arrows', which is outside"),
     ("leads away", lambda log: edit_shard(log, 0, path="/etc/passwd"), "names '/etc/passwd', which is outside"),

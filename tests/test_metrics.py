@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from logs import make_log, read_row, request_row, synthesize_log
 from loadshape import metrics, stats
 from loadshape.errors import InputError
 from loadshape.log import OUTCOMES, Log
+from loadshape.report import render
 from loadshape.summary import Distribution, Objectives, Summary, meet_objectives, summarize
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -64,8 +66,11 @@ def test_worked_rates(row: dict[str, str]) -> None:
     summary = summarize(worked_example())
     if row["rate"] == "goodput_hz":
         assert summary.goodput_hz(ttft_s=0.08) == float(row["value"])
+    elif row["rate"] == "goodput_tokens_per_s":
+        promised = summarize(summary.log, objectives=Objectives(ttft_s=0.08, tpot_s=None))
+        assert promised.goodput_tokens_per_s == float(row["value"])
     else:
-        assert getattr(summary.throughput, row["rate"]) == float(row["value"])
+        assert round(getattr(summary.throughput, row["rate"]), 1) == float(row["value"])
 
 
 def test_worked_example_shares_reads_and_names_its_token_rule() -> None:
@@ -128,6 +133,30 @@ def test_window_is_decided_by_due_time_and_completions_count_where_they_fall() -
     assert summary.throughput.completed == 5  # done at 2.5, 3.5, ..., 6.5; the window ends at 7.3
     assert summary.throughput.offered_hz == pytest.approx(1.0)
     assert summary.outcomes == {"ok": 10}
+
+
+def test_rates_are_of_the_window_and_of_the_whole_run() -> None:
+    log = synthesize_log(400, 4)
+    whole, late = summarize(log), summarize(log, warmup_s=15)
+    assert whole.throughput_of_run is whole.throughput
+    assert late.throughput_of_run == whole.throughput
+    assert late.throughput != whole.throughput
+    assert "over the whole run" in render(late)
+    assert "over the whole run" not in render(whole)
+
+
+def test_goodput_in_tokens_counts_only_what_came_in_time() -> None:
+    log = synthesize_log(400, 4)
+    loose, strict = (summarize(log, objectives=Objectives(ttft_s=limit_s, tpot_s=None)) for limit_s in (1e3, 1e-9))
+    assert loose.goodput_tokens_per_s == loose.throughput.output_tokens_per_s
+    assert strict.goodput_tokens_per_s == 0.0
+    assert summarize(make_log()).goodput_tokens_per_s is None
+
+
+def test_percentiles_say_what_they_are_worth() -> None:
+    summary = summarize(synthesize_log(800, 4))
+    assert re.search(r"TTFT p95 .* ms to .* of 7\d\d", render(summary))
+    assert "TTFT p99  " not in render(summarize(synthesize_log(300, 4)))  # too few for it, so no interval of it
 
 
 @pytest.mark.parametrize(("warmup_s", "cooldown_s"), [(-1, 0), (0, -1), (20, 0), (12, 8)])
@@ -217,6 +246,13 @@ def test_many_weighted_values_are_looked_up_as_if_sorted(monkeypatch: pytest.Mon
     expected = stats.quantiles(values, qs, weights)
     monkeypatch.setattr(stats, "MANY", 1000)
     assert stats.quantiles(values, qs, weights) == expected
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_rows_are_grouped_by_their_key_in_their_order(keys: list[int]) -> None:
+    expected = {key: [at for at, it in enumerate(keys) if it == key] for key in sorted(set(keys))}
+    found = stats.group_rows(np.array(keys, np.uint16))
+    assert {key: rows.tolist() for key, rows in found.items()} == expected
 
 
 @settings(max_examples=25, deadline=None)  # each example builds a log

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from loadshape.errors import PolicyError
-from loadshape.policy import Policy
+from loadshape.policy import Policy, Second
 
 SMALL = """
 name = "small"
@@ -57,6 +57,16 @@ REFUSED = {
         r"model: a rule uses 'ner:small'; models of the policy: none",
     ),
     "actions of nothing": ("version = 1", "version = 1\nactions = {PERSON = 'mask'}", "actions: no rule finds PERSON"),
+    "second of nothing": (
+        "version = 1",
+        "version = 1\nsecond = {PERSON = {model = 'm', labels = ['X']}}",
+        "second: no rule finds PERSON",
+    ),
+    "key of a second": (
+        "version = 1",
+        "version = 1\nsecond = {NUMBER = {modell = 'm', labels = ['X']}}",
+        r"`modell`.*; did you mean 'model'\?",
+    ),
     "no language": ("version = 1", "version = 1\nlanguages = []", "languages: expected at least one"),
     "needs": ("patterns", "needs = ['(']\npatterns", r"not a regular expression: '\('"),
     "TOML": ("version = 1", "version = ", "not valid TOML"),
@@ -125,6 +135,54 @@ def test_policies_are_put_together(tmp_path: Path) -> None:
     assert again.digest == policy.digest
 
 
+MODELS = """
+name = "models"
+version = 1
+[second.PERSON]
+model = "large"
+labels = ["PER"]
+score = 0.2
+[[model]]
+name = "small"
+package = "p"
+version = "1"
+[[rule]]
+entity = "PERSON"
+recognizer = "ner:small"
+labels = ["PERSON"]
+[[rule]]
+entity = "PERSON"
+recognizer = "ner:large"
+labels = ["PER"]
+[[rule]]
+entity = "PERSON"
+recognizer = "pattern"
+patterns = ["Ada"]
+[[rule]]
+entity = "LOCATION"
+recognizer = "ner:small"
+labels = ["GPE"]
+"""
+LARGE = '[[model]]\nname = "large"\npackage = "q"\nversion = "1"\n'
+
+
+def test_a_second_opinion_is_of_what_other_models_find() -> None:
+    policy = Policy.parse(MODELS + LARGE)
+    assert [rule.second for rule in policy.rules] == [Second("large", ("PER",), 0.2), None, None, None]
+    assert policy.second == {}, "what is kept has it in the rules"
+    assert msgspec.convert(policy.content, Policy).digest == policy.digest
+    with pytest.raises(PolicyError, match="model: a rule uses 'ner:large'; models of the policy: small"):
+        Policy.parse(MODELS)
+
+
+def test_a_part_may_hold_words_alone() -> None:
+    words = Policy.load("words")
+    assert not words.rules
+    assert set(words.ignore) <= set(Policy.load("default").ignore)
+    assert len(set(words.ignore)) == len(words.ignore), "each word once"
+    assert all(word == word.casefold() for word in words.ignore)
+
+
 def test_a_policy_does_not_include_itself(tmp_path: Path) -> None:
     path = tmp_path / "round.toml"
     path.write_text('name = "round"\nversion = 1\ninclude = ["round.toml"]')
@@ -132,7 +190,7 @@ def test_a_policy_does_not_include_itself(tmp_path: Path) -> None:
         Policy.load(path)
 
 
-ALL = ("boilerplate", "contact", "default", "korean", "secrets-only", "shape-only", "strict", "thorough")
+ALL = ("boilerplate", "contact", "default", "korean", "secrets-only", "shape-only", "strict", "thorough", "words")
 
 
 @pytest.mark.parametrize("name", ALL)

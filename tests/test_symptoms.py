@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from logs import make_log, read_row, request_row
 
+from loadshape import symptoms
 from loadshape.log import Log
 from loadshape.report import render
+from loadshape.series import Series
 from loadshape.stats import rank_correlation
 from loadshape.summary import summarize
 from loadshape.symptoms import find_symptoms
@@ -63,6 +65,26 @@ def test_ttft_that_follows_the_input() -> None:
 def test_ttft_that_follows_the_number_in_flight() -> None:
     growing = [20.0 + 4.0 * number for number in range(300)]
     assert "TTFT follows the number of requests in flight" in patterns(play(growing))
+
+
+def test_a_client_that_is_late() -> None:
+    rows = [
+        request_row(
+            n, due=50.0 * n, begun=50.0 * n + 9, sent=50.0 * n + 9, first_token=50.0 * n + 40, done=50.0 * n + 41
+        )
+        for n in range(300)
+    ]
+    (found,) = find_symptoms(summarize(make_log(rows, duration_s=15.0)))
+    assert found.pattern == "the client was late"
+    assert "p50 9.00 ms" in found.shown_by
+
+
+def test_ttft_that_follows_the_queue_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    ttft_ms = noise()
+    due_s = np.arange(300) / 20.0
+    waiting = Series("num_requests_waiting", 0, "requests", due_s - 0.01, np.array(ttft_ms) // 5)
+    monkeypatch.setattr(symptoms, "list_series", lambda _: [waiting])
+    assert patterns(play(ttft_ms)) == ["TTFT rises with the server's own queue"]
 
 
 @pytest.mark.parametrize(

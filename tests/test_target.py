@@ -18,7 +18,7 @@ from loadshape.replayer.connection import translate_error
 from loadshape.replayer.job import Job, Settings, read_order, write_line
 from loadshape.replayer.portable import make_tls
 from loadshape.secret import Secret
-from loadshape.target import METADATA_ADDRESSES, Target
+from loadshape.target import METADATA_ADDRESSES, Target, is_foreign
 
 KEY = "planted-key-0001"
 
@@ -141,6 +141,135 @@ def test_a_name_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(TargetError, match=r"host 'model\.example\.com' has no address: Name or service not known"):
         Target("http://model.example.com/v1").resolve()
+
+
+# Proxies
+
+PROXY = "http://192.0.2.1:3128"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "message"),
+    [
+        ("", "expected http://host:port"),
+        ("127.0.0.1:3128", "expected http://host:port"),
+        ("http://127.0.0.1", "expected http://host:port"),
+        ("http://:3128", "expected http://host:port"),
+        ("https://127.0.0.1:3128", "expected http://host:port"),
+        ("socks5://127.0.0.1:1080", "expected http://host:port"),
+        ("http://127.0.0.1:3128/path", "expected http://host:port"),
+        ("http://127.0.0.1:3128?a=b", "expected http://host:port"),
+        ("http://127.0.0.1:99999", "(?i)port"),
+        ("http://127.0.0.1:x", "(?i)port"),
+        ("http://a b:1", "expected http://host:port"),
+        ("http://m\u00f6del.example.com:1", "expected http://host:port"),
+        (f"http://user:{KEY}@127.0.0.1:3128", "a password in the URL would end up in logs; use proxy_key"),
+        (f"http://{KEY}@127.0.0.1:3128", "a password in the URL would end up in logs; use proxy_key"),
+        (f"ftp://user:{KEY}@127.0.0.1:99999", "a password in the URL"),
+    ],
+)
+def test_urls_that_cannot_be_a_proxy(proxy: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message) as caught:
+        Target("http://localhost/v1", proxy=proxy)
+    assert str(caught.value).startswith("target.proxy")
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"proxy_key": "env:LOGIN"}, "there is no proxy to show it to"),
+        ({"proxy": PROXY, "proxy_key": f"user:{KEY}"}, "target.proxy_key: expected env:NAME or file:PATH"),
+        ({"key": KEY}, "target.key: expected env:NAME or file:PATH"),
+        ({"headers": {"Proxy-Authorization": KEY}}, "comes from proxy_key"),
+    ],
+)
+def test_a_password_is_only_ever_a_reference(about: dict[str, Any], message: str) -> None:
+    with pytest.raises(TargetError, match=message) as caught:
+        Target("http://localhost/v1", **about)
+    assert KEY not in str(caught.value)
+
+
+def test_a_login_has_a_user_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target("http://localhost/v1", proxy=PROXY, proxy_key="env:LOGIN")
+    monkeypatch.setenv("LOGIN", KEY)
+    with pytest.raises(TargetError, match="expected user:password in env:LOGIN") as caught:
+        target.list_proxy_fields()
+    assert KEY not in str(caught.value)
+    monkeypatch.setenv("LOGIN", f"tester:{KEY}")
+    (value,) = target.list_proxy_fields().values()
+    assert target.describe()["proxy"] == {"url": PROXY, "key": "env"}
+    assert Target("https://localhost/v1", proxy=PROXY, proxy_key="env:LOGIN").list_proxy_fields() == {}  # not for it
+    told = f"no tester:{KEY}, no {KEY} and no {value.split()[1]} here"
+    for secret in target.list_secrets(None):
+        told = secret.conceal(told)
+    assert told == "no ***, no *** and no *** here"
+    assert KEY not in repr(target) + repr(target.via) + json.dumps(target.describe())
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "wanted"),
+    [
+        ("http://model.example.com/v1", "/v1/models", "http://model.example.com:80/v1/models"),
+        ("http://[::1]:8000/v1", "/metrics", "http://[::1]:8000/metrics"),
+        ("https://model.example.com/v1", "/v1/models", "/v1/models"),  # inside of the tunnel
+    ],
+)
+def test_what_a_request_line_names(url: str, path: str, wanted: str) -> None:
+    assert Target(url, proxy=PROXY).write_path(path) == wanted
+    assert Target(url).write_path(path) == path
+
+
+NAMES = {"near.example.com": "10.0.0.1", "far.example.com": "8.8.8.8", "meta.example.com": "169.254.169.254"}
+
+
+@pytest.mark.parametrize(
+    ("host", "proxy", "allow", "message"),
+    [
+        ("near", "near", None, None),
+        ("far", "near", "far.example.com", None),
+        ("far", "far", "far.example.com", None),
+        ("near", "far", "far.example.com", None),
+        ("hidden", "near", "hidden.example.com", None),
+        ("hidden", "far", "hidden.example.com,far.example.com", None),
+        ("far", "near", None, r"target: far.example.com \(8.8.8.8\) is a public.*--allow-target far.example.com --"),
+        (
+            "near",
+            "far",
+            None,
+            r"target.proxy: far.example.com \(8.8.8.8\) is a public.*--allow-target far.example.com ",
+        ),
+        (
+            "hidden",
+            "near",
+            None,
+            r"target: hidden.example.com has no address here, so it may be anybody's; .*--allow-ta",
+        ),
+        ("hidden", "far", "hidden.example.com", r"target.proxy: .*--allow-target hidden.example.com,far.example.com "),
+        ("near", "hidden", None, "target.proxy: host 'hidden.example.com' has no address"),
+        ("meta", "near", "meta.example.com", r"target: 169.254.169.254 is a cloud metadata address"),
+        ("near", "meta", "meta.example.com", r"target.proxy: 169.254.169.254 is a cloud metadata address"),
+    ],
+)
+def test_both_the_host_and_the_proxy_need_a_permission(
+    monkeypatch: pytest.MonkeyPatch, host: str, proxy: str, allow: str | None, message: str | None
+) -> None:
+    def look_up(name: str, *_: Any, **__: Any) -> Any:
+        if name not in NAMES:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (NAMES[name], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    target = Target(
+        f"http://{host}.example.com/v1", proxy=f"http://{proxy}.example.com:3128", allow_public=allow, max_rate_hz=2.0
+    )
+    if message is None:
+        addresses = target.resolve()
+        assert addresses == [NAMES[f"{proxy}.example.com"]]
+        assert is_foreign(target, addresses) is ({host, proxy} != {"near"})
+    else:
+        with pytest.raises(TargetError, match=message):
+            target.resolve()
 
 
 # Keys
@@ -279,6 +408,7 @@ def test_a_bad_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
         (ConnectionResetError(104, "Connection reset by peer"), "reset", "Connection reset by peer"),
         (BrokenPipeError(32, "Broken pipe"), "reset", "Broken pipe"),
         (ConnectionAbortedError(), "reset", "ConnectionAbortedError"),
+        (OSError(71, "the proxy said more"), "protocol_error", "the proxy said more"),
         (ssl.SSLError(1, "[SSL] record layer failure"), "protocol_error", r"TLS: \[SSL\] record layer failure"),
         (ssl.SSLCertVerificationError(1, "certificate verify failed"), "protocol_error", "TLS: certificate verify"),
         (ssl.SSLEOFError(8, "EOF occurred"), "protocol_error", "TLS: EOF occurred"),

@@ -20,6 +20,9 @@ from loadshape.summary import summarize
 from loadshape.validity import Check, Limits, judge
 from loadshape.validity.finding import grade, weigh_quantile, worst
 
+PROXIED = {"url": "http://192.0.2.2", "proxy": {"url": "http://192.0.2.9:3128", "key": None}}
+RETRIES = {"retry_stale": True}
+
 
 def find(log: Log, name: str, **limits: Any) -> Check:
     (check,) = [it for it in judge(log, Limits(**limits)).checks if it.name == name]
@@ -54,6 +57,19 @@ def quiet(**more: Any) -> Log:
     return Log(log.path, manifest, log.environment, log.requests, log.reads, log.health)
 
 
+def test_what_a_run_may_not_do_is_not_asked_for() -> None:
+    names = {check.name for check in judge(make_log(targets=[{"url": "http://192.0.2.1", "proxy": None}])).checks}
+    assert not names & {"proxy", "sent again"}
+
+
+def test_what_belongs_to_the_measurement_is_said_by_limits() -> None:
+    log = make_log([*many(9), served(9, resent_ns=9)], settings=RETRIES, targets=[PROXIED])
+    assert find(log, "proxy").measured == "100 % of the targets (http://192.0.2.9:3128)"
+    assert find(log, "proxy", proxied=1.0).status == "ok"
+    assert find(log, "sent again").measured == "10 % (1 of 10)"
+    assert find(log, "sent again", resent=0.1).status == "ok"
+
+
 def test_a_quiet_run_is_valid() -> None:
     verdict = judge(quiet())
     assert verdict.reasons == ()
@@ -86,6 +102,9 @@ def test_a_quiet_run_is_valid() -> None:
         ("not sent", make_log([*many(1999), request_row(1999, "not_sent", due=1)]), "suspect"),
         ("not sent", make_log([*many(99), request_row(99, "not_sent", due=1)]), "invalid"),
         # 1,000 requests in two windows of 10 s: 10 late of 500 are 2 % of one window, 1 % of the run
+        ("sent again", make_log(many(200), settings=RETRIES), "ok"),
+        ("sent again", make_log([*many(199), served(199, resent_ns=9)], settings=RETRIES), "suspect"),
+        ("proxy", make_log(targets=[{"url": "http://192.0.2.1"}, PROXIED]), "suspect"),
         ("punctuality", make_log([*many(990), *many(10, late=11.0)]), "suspect"),
         ("punctuality", make_log([*many(996), *many(4, late=11.0)]), "ok"),
         ("punctuality", make_log([*many(90), *many(10, late=11.0)]), "invalid"),

@@ -23,15 +23,21 @@ fail() {
 head=$HEAD:${HEAD_PORT:-6379}
 until_s=$(($(date +%s) + wait_s))
 export RAY_worker_niceness="${RAY_worker_niceness:-0}" # Ray's default is 15: everything else would go first
-export RAY_gcs_rpc_server_reconnect_timeout_s="${RAY_gcs_rpc_server_reconnect_timeout_s:-15}" # without a head, end
+export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 # the command has ended: there is nothing to wait for
 
-# Become a node, as the process $node; what Ray prints is no result of the command.
+# Become a node, as the group of the process $node; what Ray prints is no result of the command.
 start_node() {
-    ray start "$@" ${NODE_IP:+--node-ip-address="$NODE_IP"} --object-store-memory="${OBJECT_STORE_BYTES:-1000000000}" \
-        --disable-usage-stats --block >&2 &
+    setsid ray start "$@" ${NODE_IP:+--node-ip-address="$NODE_IP"} ${RAY_TMPDIR:+--temp-dir="$RAY_TMPDIR"} \
+        --object-store-memory="${OBJECT_STORE_BYTES:-1000000000}" --disable-usage-stats --block >&2 &
     node=$!
-    trap 'kill "$node" 2>/dev/null; wait "$node"' EXIT
-    trap 'exit 143' TERM INT
+}
+
+# Ray leaves agents behind that nobody ends where the head went first: so the group is ended, too.
+end_node() {
+    [ -n "${node:-}" ] || return
+    kill "$node" ${watch:+"$watch"} 2>/dev/null
+    wait "$node"
+    kill -KILL "-$node" 2>/dev/null
 }
 
 find_head() {
@@ -40,8 +46,8 @@ find_head() {
 
 await_head() {
     until find_head; do
-        [ "$(date +%s)" -lt "$until_s" ] || fail "no head at $head after $wait_s s"
         [ -z "${node:-}" ] || kill -0 "$node" 2>/dev/null || fail "the head did not start; see above"
+        [ "$(date +%s)" -lt "$until_s" ] || fail "no head at $head after $wait_s s"
         sleep 1
     done
 }
@@ -57,6 +63,29 @@ while (there := sum(node["Alive"] for node in ray.nodes())) < size:
     time.sleep(0.5)
 END
 }
+
+# End this node when the head has gone, as the process $watch: one connection that says nothing, and costs nothing.
+watch_head() {
+    python - "$head" "$node" <<'END' &
+import os, signal, socket, sys, time
+where, missed = sys.argv[1].rsplit(":", 1), 0
+while missed < 3:
+    try:
+        with socket.create_connection(where, 5) as line:
+            line.settimeout(None)
+            missed = 0
+            while line.recv(4096):
+                pass
+    except OSError:
+        missed += 1
+    time.sleep(1)
+os.kill(int(sys.argv[2]), signal.SIGTERM)
+END
+    watch=$!
+}
+
+trap end_node EXIT
+trap 'exit 143' TERM INT
 
 if [ "$rank" -eq 0 ]; then
     start_node --head --port="${head##*:}" --num-cpus=0 --include-dashboard=false
@@ -75,8 +104,12 @@ if [ "$rank" -eq 0 ]; then
 fi
 
 await_head
+trap : TERM INT # who stops the job stops the head, too, which still needs the logs of this node
 start_node --address="$head"
-wait "$node"
+watch_head
+while kill -0 "$node" 2>/dev/null; do
+    wait "$node"
+done
 if find_head; then
     fail "this node was lost; see above"
 fi

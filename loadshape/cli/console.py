@@ -14,7 +14,9 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from loadshape.errors import InputError
 from loadshape.inspection import Folder, describe_folder, write_lines
+from loadshape.quality import Scores, load_scores
 from loadshape.replication import replicate
 from loadshape.report import render
 from loadshape.summary import Summary
@@ -22,6 +24,7 @@ from loadshape.summary import Summary
 Output = Annotated[Path, Parameter(name=["--output", "-o"])]
 Force = Annotated[bool, Parameter(negative="", help="replace what is there")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="print JSON instead of text")]
+Quality = Annotated[list[Path] | None, Parameter(negative="", consume_multiple=2)]
 Strict = Annotated[bool, Parameter(negative="", help="exit with 3 unless the verdict is VALID")]
 
 
@@ -44,3 +47,12 @@ def print_repeats(summaries: Sequence[Summary], *, as_json: bool) -> int:
     found = replicate(summaries)
     print(render(found, "json" if as_json else "text"))
     return found.exit_code
+
+
+def load_quality(paths: list[Path] | None) -> tuple[Scores, Scores] | None:
+    """Return the scores in the two files of --quality, None without them. Raises InputError for another number."""
+    if not paths:
+        return None
+    if len(paths) != 2:
+        raise InputError(f"--quality: expected two files, before and after, found {len(paths)}")
+    return load_scores(paths[0]), load_scores(paths[1])

@@ -12,14 +12,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from loadshape.cli.console import AsJson
+from loadshape.cli.console import AsJson, Quality, load_quality
 from loadshape.comparison import compare
 from loadshape.effect import MARGIN
-from loadshape.errors import InputError
 from loadshape.gate import Gate, rule
 from loadshape.log import open_logs
 from loadshape.progress import Teller
-from loadshape.quality import Scores, load_scores
+from loadshape.reading import lighten
 from loadshape.report import render
 from loadshape.summary import Objectives, Summary, summarize
 from loadshape.units import parse_duration_s
@@ -35,7 +34,7 @@ def compare_runs(
     warmup: str = "0s",
     cooldown: str = "0s",
     gate: Path | None = None,
-    quality: Annotated[list[Path] | None, Parameter(negative="", consume_multiple=2)] = None,
+    quality: Quality = None,
     html: Path | None = None,
     json: AsJson = False,
 ) -> int:
@@ -63,8 +62,8 @@ def compare_runs(
         Also write a page with plots.
     """
     rules = Gate.load(gate) if gate else None
-    sides = [_summarize_all(path, warmup, cooldown, rules) for path in (before, after)]
-    found = compare(*sides, allow=allow or (), margin=margin, quality=_load_quality(quality or []))
+    sides = [_summarize_all(path, warmup, cooldown, gate=rules, light=True) for path in (before, after)]
+    found = compare(*sides, allow=allow or (), margin=margin, quality=load_quality(quality))
     if html is not None:
         html.write_text(render(found, "html"), encoding="utf-8")
         Teller(quiet=json).say(f"page: {html}")
@@ -103,20 +102,15 @@ def rule_runs(
         Also write the decision to this file, for the summary page of a CI job.
     """
     rules = Gate.load(gate)
-    decision = rule(rules, _summarize_all(runs, warmup, cooldown, rules))
+    decision = rule(rules, _summarize_all(runs, warmup, cooldown, gate=rules))
     if markdown is not None:
         markdown.write_text(render(decision, "markdown"), encoding="utf-8")
     print(render(decision, "json" if json else "text"))
     return decision.exit_code
 
 
-def _load_quality(paths: list[Path]) -> tuple[Scores, Scores] | None:
-    if len(paths) not in (0, 2):
-        raise InputError(f"--quality: expected two files, before and after, found {len(paths)}")
-    return (load_scores(paths[0]), load_scores(paths[1])) if paths else None
-
-
-def _summarize_all(path: Path, warmup: str, cooldown: str, gate: Gate | None) -> list[Summary]:
+def _summarize_all(path: Path, warmup: str, cooldown: str, *, gate: Gate | None, light: bool = False) -> list[Summary]:
     warmup_s, cooldown_s = parse_duration_s(warmup, "--warmup"), parse_duration_s(cooldown, "--cooldown")
     objectives = gate.slo if gate else Objectives()
-    return [summarize(log, warmup_s=warmup_s, cooldown_s=cooldown_s, objectives=objectives) for log in open_logs(path)]
+    found = (summarize(log, warmup_s=warmup_s, cooldown_s=cooldown_s, objectives=objectives) for log in open_logs(path))
+    return [lighten(it) if light else it for it in found]  # one after another

@@ -15,10 +15,10 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from loadshape.cli.console import AsJson
+from loadshape.cli.console import AsJson, Quality, load_quality
 from loadshape.errors import InputError, MissingExtra
 from loadshape.experiment import Charter, Experiment
-from loadshape.exploration import explore, sweep_levels
+from loadshape.exploration import Origin, claim_folder, explore, sweep_levels
 from loadshape.fixture import Fixture
 from loadshape.gate import Gate
 from loadshape.live import watch_replay
@@ -47,6 +47,20 @@ class _Player:
     targets: list[Target]
     given: RunFile
     teller: Teller
+
+    def claim(self, folder: Path) -> None:
+        """See to it that *folder* holds logs of this and of nothing else."""
+        claim_folder(
+            folder,
+            Origin(
+                recipe=Recipe.load(self.recipe).text,
+                vary=self.key,
+                targets=[it.url for it in self.targets],
+                model=self.targets[0].model,
+                fixture=None if self.fixture is None else Fixture.open(self.fixture).digest,
+                settings=self.given.replay.verbatim,
+            ),
+        )
 
     def shape(self, level: float, length_s: float) -> Trace:
         texts = None if self.fixture is None else Fixture.open(self.fixture)
@@ -110,8 +124,11 @@ def sweep_recipe(
     values = _parse_levels(levels)
     player = _make_player(recipe, vary, fixture=fixture, target=target, model=model, run=run, quiet=json)
     length_s = parse_duration_s(length, "--length")
+    player.claim(output)
     player.teller.say(f"{len(values) * repeats} runs of {format_duration(length_s)}, at least")
-    points = sweep_levels(player, output, values, length_s, repeats=repeats, say=player.teller.say)
+    points = sweep_levels(
+        player, output, values, length_s, repeats=repeats, limits=player.given.limits, say=player.teller.say
+    )
     found = Curve(vary, tuple(points))
     _write_page(found, output / "sweep.html", player.teller)
     print(render(found, "json" if json else "text"))
@@ -177,8 +194,9 @@ def search_recipe(
     )
     rules = Gate.load(gate)
     player = _make_player(recipe, vary, fixture=fixture, target=target, model=model, run=run, quiet=json)
+    player.claim(output)
     player.teller.say(f"budget: at most {search.most_trials} trials, {format_duration(search.most_s)} of traffic")
-    found = explore(search, rules, player, output, say=player.teller.say)
+    found = explore(search, rules, player, output, limits=player.given.limits, say=player.teller.say)
     _write_page(found, output / "search.html", player.teller)
     print(render(found, "json" if json else "text"))
     return 0 if found.result.lower is not None else 1
@@ -236,6 +254,7 @@ def keep_experiment(
     improve: str | None = None,
     gate: Path | None = None,
     allow: Annotated[list[str] | None, Parameter(negative="")] = None,
+    quality: Quality = None,
     html: Path | None = None,
     json: AsJson = False,
 ) -> int:
@@ -259,12 +278,14 @@ def keep_experiment(
         A TOML file of what is protected; when it is made.
     allow
         A difference that may stand beside the declared change: client, server.version, ...; when it is made.
+    quality
+        Two JSON files of scores of the same golden items, of the accepted baseline's answers and the candidate's.
     html
         Also write the history as a page.
     """
     if runs is None or change is not None:
         ledger = Experiment.open(folder)
-        ledger = ledger if runs is None else ledger.try_change(change or "", runs)
+        ledger = ledger if runs is None else ledger.try_change(change or "", runs, quality=load_quality(quality))
     elif question is None or improve is None or gate is None:
         raise InputError(
             "experiment: expected --change for a candidate, or --question, --improve and --gate to begin one"

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
 from loadshape.calibration import Calibration, Capacity, Ceiling, Level
 from loadshape.calibrator import BUSY, calibrate, choose_extent
 from loadshape.cli.console import AsJson, Force
-from loadshape.doctor import examine
+from loadshape.doctor import Finding, examine
 from loadshape.progress import Teller
+from loadshape.survey import Sheet, find_road, list_roads, merge_sheets, survey_nodes
+from loadshape.target import Target
 from loadshape.units import format_bytes, format_duration
 
 MARKS = {"ok": "  ", "mind": " !", "bad": "!!"}
@@ -34,24 +38,60 @@ HEAD: tuple[str, ...] = (
 HEAD += ("worker CPU", "waited")
 
 
-def show_doctor(folder: Path = Path("."), /, *, json: AsJson = False) -> int:
+def show_doctor(
+    folder: Path | None = None,
+    /,
+    *,
+    target: Annotated[list[str] | None, Parameter(negative="")] = None,
+    ray: str | None = None,
+    json: AsJson = False,
+) -> int:
     """Say whether this host is fit to measure with, and what to change.
 
     Parameters
     ----------
     folder
-        Where logs will be written.
+        Where logs will be written; by default here, and on the nodes of a cluster where temporary files are.
+    target
+        Also connect to this base URL, once; several times for several targets.
+    ray
+        Examine every node of the Ray cluster at this address, HOST:6379; `--ray` alone takes the one of this machine.
     """
-    findings = examine(folder)
-    if json:
-        print(msgspec.json.encode(findings).decode())
+    targets = [Target(url) for url in target or []]
+    if ray is not None:
+        sheets = survey_nodes(ray, targets, folder)
+        findings = [finding for sheet in sheets for finding in sheet.findings]
+        found, lines = msgspec.json.encode(sheets), write_sheets(sheets)
     else:
-        width = max(len(finding.name) for finding in findings)
-        for finding in findings:
-            print(f"{MARKS[finding.status]} {finding.name:{width}}  {finding.measured}")
-            if finding.remedy:
-                print(f"   {'':{width}}  do: {finding.remedy}")
+        findings = [*examine(folder), *map(find_road, list_roads(targets))]
+        found, lines = msgspec.json.encode(findings), write_findings(findings)
+    print(found.decode() if json else "\n".join(lines))
     return 1 if any(finding.status == "bad" for finding in findings) else 0
+
+
+def write_findings(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the lines of the findings on one host, for a person."""
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        yield f"{MARKS[finding.status]} {finding.name:{width}}  {finding.measured}"
+        if finding.remedy:
+            yield f"   {'':{width}}  do: {finding.remedy}"
+
+
+def write_sheets(sheets: Sequence[Sheet]) -> Iterator[str]:
+    """Yield the lines of the findings on several nodes, those that are alike once."""
+    yield f"{_count(len(sheets), 'node')}: {', '.join(f'{n} = {sheet.node}' for n, sheet in enumerate(sheets))}"
+    numbers = {sheet.node: str(n) for n, sheet in enumerate(sheets)}
+    rows = [
+        (row, "all" if len(row.nodes) == len(sheets) else ",".join(numbers[it] for it in row.nodes))
+        for row in merge_sheets(sheets)
+    ]
+    width, where_width = max(len(row.finding.name) for row, _ in rows), max(len(where) for _, where in rows)
+    for row, where in rows:
+        it = row.finding
+        yield f"{MARKS[it.status]} {it.name:{width}}  {where:{where_width}}  {it.measured}"
+        if it.remedy:
+            yield f"   {'':{width}}  {'':{where_width}}  do: {it.remedy}"
 
 
 def run_calibration(*, quick: bool = False, force: Force = False, json: AsJson = False) -> int:

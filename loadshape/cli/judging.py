@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,11 @@ import msgspec
 from cyclopts import Parameter
 
 from loadshape.breakdown import KINDS, break_down
-from loadshape.cli.console import AsJson, Force, Output, Strict, print_summary
+from loadshape.cli.console import AsJson, Force, Output, Strict, print_repeats, print_summary
 from loadshape.dialect import DIALECTS, translate
 from loadshape.errors import InputError
 from loadshape.inspection import open_folder
-from loadshape.log import Log
+from loadshape.log import Log, open_logs
 from loadshape.metrics import explain as explain_metric
 from loadshape.progress import Teller
 from loadshape.recovery import recover
@@ -51,7 +52,7 @@ def report(
     Parameters
     ----------
     log
-        The log to judge, NAME.log; not needed with --explain.
+        The log to judge, NAME.log, or a folder of logs that repeat one run; not needed with --explain.
     html
         Also write a page with plots.
     warmup
@@ -74,13 +75,19 @@ def report(
         raise InputError("LOG: expected the log to judge, NAME.log, found none; --explain METRIC alone needs no log")
     stated = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
     goals = {name: parse_duration_s(text, f"--{name[:-2]}") for name, text in stated.items() if text is not None}
-    summary = summarize(
-        Log.open(log),
+    look = partial(
+        summarize,
         warmup_s=parse_duration_s(warmup, "--warmup"),
         cooldown_s=parse_duration_s(cooldown, "--cooldown"),
         objectives=Objectives(**({"ttft_s": None, "tpot_s": None} | goals)) if goals else None,
         limits=RunFile.load(limits).limits if limits else None,
     )
+    logs = open_logs(log)
+    if len(logs) > 1:
+        if html or by or tool or strict:
+            raise InputError(f"{log}: holds {len(logs)} logs; --html, --by, --as and --strict are of a single one")
+        return print_repeats([look(it) for it in logs], as_json=json)
+    summary = look(logs[0])
     if html is not None:
         html.write_text(render(summary, "html"), encoding="utf-8")
         Teller(quiet=json).say(f"page: {html}")

@@ -59,6 +59,7 @@ def replay_trace(
     requests: int | None = None,
     run: Path | None = None,
     proxy: str | None = None,
+    retry_stale: Annotated[bool, Parameter(negative="")] = False,
     allow_target: str | None = None,
     max_rate: float | None = None,
     ray: str | None = None,
@@ -89,6 +90,8 @@ def replay_trace(
         A TOML file with everything else: time limits, worker processes, several targets, isolation, and so on.
     proxy
         An HTTP proxy to go through, http://host:port; without it none is used, whatever the environment says.
+    retry_stale
+        Send once more what was lost with an idle connection that the server closed; never twice, and logged.
     allow_target
         The public host that may be loaded; with a comma, that of a public proxy too.
     max_rate
@@ -109,6 +112,7 @@ def replay_trace(
         processes=given.replay.processes or choose_processes(),
         duration_s=given.replay.duration_s if duration is None else parse_duration_s(duration, "--duration"),
         requests=given.replay.requests if requests is None else requests,
+        retry_stale=given.replay.retry_stale or retry_stale,
     )
     about, launcher = Trace.open(trace), given.make_launcher(ray, nodes)
     for line in tell_terms(about, targets, settings, nodes=launcher.nodes if launcher else 1):

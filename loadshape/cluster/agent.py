@@ -36,7 +36,7 @@ from loadshape.environment import describe_host
 from loadshape.errors import InputError, LoadshapeError, ReplayError, StartMissed
 from loadshape.lease import holding
 from loadshape.replayer.capacity import check_capacity
-from loadshape.replayer.crew import Crew
+from loadshape.replayer.crew import STDERR_NAME, Crew
 from loadshape.replayer.job import Job, Order, Progress, Report, Start, Stop
 from loadshape.replayer.launcher import number_jobs
 from loadshape.replayer.roads import check_roads
@@ -158,7 +158,7 @@ class Agent:
     def list_files(self) -> list[File]:
         """Return the files of the workers' folders."""
         log = self._home / "run.log"
-        paths = sorted(path for path in log.glob("worker-*/*") if path.is_file())
+        paths = sorted(path for path in log.glob("worker-*/*") if path.name != STDERR_NAME or path.stat().st_size)
         return [File(str(path.relative_to(log)), path.stat().st_size, digest_file(path)) for path in paths]
 
     def read_piece(self, path: str, start: int, size_bytes: int) -> bytes:

@@ -33,7 +33,8 @@ from loadshape.errors import InputError
 from loadshape.nodes import Burst
 
 TOKEN_BYTES = 16
-PINGS = 100
+PINGS, FEWEST = 100, 10  # of a burst
+ROUND_PINGS = 10_000  # of all nodes: the last one's clock should be read a few seconds after the first one's
 EVERY_S = 10.0
 WAIT_S = 0.5  # for one answer; more than any way on Earth takes
 BURST_S = 2.0
@@ -92,18 +93,18 @@ class Beacon:
 
 
 class Sounder:
-    """Reads the clocks of *peers*, node -> (address, port), for which each of them has a beacon with *token*.
+    """Reads the clocks of *peers*, node -> (address, port), each of which has a beacon with *token*.
 
     As a context manager it reads all clocks before the block begins, every *every_s* in a thread while it runs, and
     after it, unless it failed. `bursts` has all readings, with times on this host's CLOCK_MONOTONIC.
     """
 
     def __init__(
-        self, peers: Mapping[int, tuple[str, int]], token: bytes, *, every_s: float = EVERY_S, count: int = PINGS
+        self, peers: Mapping[int, tuple[str, int]], token: bytes, *, every_s: float = EVERY_S, count: int | None = None
     ) -> None:
         self._peers = dict(peers)
         self._token = _check_token(token)
-        self._every_s, self._count = every_s, count
+        self._every_s, self._count = every_s, count or choose_count(len(peers))
         self._numbers = itertools.count()
         self._lost: set[int] = set()
         self._over = threading.Event()
@@ -164,6 +165,11 @@ class Sounder:
                 if node not in self._lost and not self._over.is_set():
                     self.sound(node)
             due_s = max(due_s + self._every_s, time.monotonic())
+
+
+def choose_count(nodes: int) -> int:
+    """Return how many pings a burst has where there are so many nodes."""
+    return max(FEWEST, min(PINGS, ROUND_PINGS // max(1, nodes)))
 
 
 def _check_token(token: bytes) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import struct
 import subprocess
 import sys
 from typing import Any
@@ -21,23 +22,12 @@ COMMAND_S = 2.0
 CHRONYC = ("chronyc", "-n", "-c", "tracking")
 UNSYNCHRONIZED, IN_NANOSECONDS = 0x0040, 0x2000  # STA_UNSYNC, STA_NANO
 UNSTEADY = 5  # TIME_ERROR
+TIMEX = struct.Struct("@I 4l i 8l i 5l i 44x")  # native sizes, so it holds where a long has 4 bytes
+TICK = 11  # its field
 _TRACKING = (
     *("reference_id", "reference", "stratum", "reference_time_s", "system_offset_s", "last_offset_s", "rms_offset_s"),
     *("frequency_ppm", "residual_ppm", "skew_ppm", "root_delay_s", "root_dispersion_s", "update_interval_s", "leap"),
 )
-
-
-class Timex(ctypes.Structure):
-    """What adjtimex(2) fills in: struct timex."""
-
-    _fields_ = (
-        *(("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long), ("maxerror", ctypes.c_long)),
-        *(("esterror", ctypes.c_long), ("status", ctypes.c_int), ("constant", ctypes.c_long)),
-        *(("precision", ctypes.c_long), ("tolerance", ctypes.c_long), ("time", ctypes.c_long * 2)),
-        *(("tick", ctypes.c_long), ("ppsfreq", ctypes.c_long), ("jitter", ctypes.c_long), ("shift", ctypes.c_int)),
-        *(("stabil", ctypes.c_long), ("jitcnt", ctypes.c_long), ("calcnt", ctypes.c_long), ("errcnt", ctypes.c_long)),
-        *(("stbcnt", ctypes.c_long), ("tai", ctypes.c_int), ("reserved", ctypes.c_int * 11)),
-    )
 
 
 def read_synchronization() -> dict[str, Any]:
@@ -51,16 +41,17 @@ def read_synchronization() -> dict[str, Any]:
     return found
 
 
-def describe_timex(state: int, timex: Timex) -> dict[str, Any]:
-    """Return what adjtimex(2) said: its return value *state*, and what it filled in."""
+def describe_timex(state: int, timex: bytes) -> dict[str, Any]:
+    """Return what adjtimex(2) said: its return value *state*, and the struct that it filled in."""
+    _, offset, freq, max_error_us, estimated_error_us, status, *_ = found = TIMEX.unpack(timex)
     return {
-        "synchronized": state != UNSTEADY and not timex.status & UNSYNCHRONIZED,
-        "max_error_us": timex.maxerror,
-        "estimated_error_us": timex.esterror,
-        "pending_offset_ns": timex.offset if timex.status & IN_NANOSECONDS else timex.offset * 1000,
-        "frequency_ppb": round(timex.freq * 1000 / 65536, 1),
-        "tick_us": timex.tick,
-        "tai_offset_s": timex.tai,
+        "synchronized": state != UNSTEADY and not status & UNSYNCHRONIZED,
+        "max_error_us": max_error_us,
+        "estimated_error_us": estimated_error_us,
+        "pending_offset_ns": offset if status & IN_NANOSECONDS else offset * 1000,
+        "frequency_ppb": round(freq * 1000 / 65536, 1),
+        "tick_us": found[TICK],
+        "tai_offset_s": found[-1],
     }
 
 
@@ -80,9 +71,9 @@ def parse_tracking(line: str) -> dict[str, Any]:
 
 
 def _ask_kernel() -> dict[str, Any]:
-    timex = Timex()  # modes 0: look, and change nothing
+    timex = ctypes.create_string_buffer(TIMEX.size)  # zeros: modes 0, look and change nothing
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
+        state = ctypes.CDLL(None).adjtimex(timex)
     except (OSError, AttributeError):
         return {}
-    return describe_timex(state, timex) if state >= 0 else {}
+    return describe_timex(state, timex.raw) if state >= 0 else {}

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,8 +30,9 @@ import msgspec
 
 from loadshape.cluster.agent import Agent
 from loadshape.cluster.beacon import Sounder, make_token
+from loadshape.cluster.member import Member, get_answer
 from loadshape.cluster.portion import cut_portion, split_settings
-from loadshape.cluster.team import Member, RayTeam, get_answer
+from loadshape.cluster.team import RayTeam
 from loadshape.errors import InputError, ReplayError, require
 from loadshape.replayer.job import Job, Settings
 from loadshape.trace import Trace
@@ -38,6 +41,7 @@ from loadshape.version import __version__
 ON_LOST = ("stop", "continue")
 PLACE_S = 60.0
 CLOSE_S = 15.0
+KNOCK_S = 5.0
 CALLS = 4  # at once on an agent: one hears, one tells, one reads a file, one is in reserve
 
 
@@ -132,12 +136,24 @@ class RayLauncher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return member.hand.prepare.remote(job, ray.put(portion), scratch=self.scratch, is_shared=self.is_shared)
 
 
+def count_nodes(address: str) -> int:
+    """Return how many machines of the Ray cluster at *address* have a CPU to send with. Raises InputError for none."""
+    ray = require("ray", "ray")
+    with _connecting(ray, address):
+        count = len([it for it in ray.nodes() if it["Alive"] and it["Resources"].get("CPU", 0) >= 1])
+    if not count:
+        raise InputError(f"ray: the cluster at {address!r} has no node with a CPU; join one with ray start")
+    return count
+
+
 @contextmanager
 def _connecting(ray: Any, address: str) -> Iterator[None]:
     """Be connected to the cluster; whoever was connected before stays so."""
     if ray.is_initialized():
         yield
         return
+    _knock(address)
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # what agents raise is told in one line, by us
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="loadshape")
     except (ConnectionError, RuntimeError, ValueError) as problem:
@@ -150,6 +166,18 @@ def _connecting(ray: Any, address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise InputError if nobody listens at *address*: Ray would try for more than ten minutes before it says so."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return  # "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+    except OSError as problem:
+        why = problem.strerror or f"no answer in {KNOCK_S:.0f} s"
+        raise InputError(f"ray: no cluster is reached at {address!r} ({why}); expected a `ray start --head`") from None
 
 
 @contextmanager

@@ -14,49 +14,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadshape.cluster.agent import Facts, File, Heard
+from loadshape.cluster.agent import Heard
 from loadshape.cluster.beacon import Sounder
-from loadshape.cluster.synchrony import choose_lead_ns, estimate_offset, fit_drift, rebase_bursts
-from loadshape.errors import InputError, LoadshapeError, LogError, ReplayError
-from loadshape.nodes import Node, write_nodes
+from loadshape.cluster.haul import fetch_logs
+from loadshape.cluster.member import ANSWER_S, Member, get_answer
+from loadshape.cluster.synchrony import choose_lead_ns, estimate_offset
+from loadshape.errors import InputError, ReplayError
+from loadshape.nodes import write_nodes
 from loadshape.replayer.job import Done, Order, Ready, Report, Start, Stop
 
 HEAR_S = 0.25
 SILENT_S = 10.0
-ANSWER_S = 30.0
-PIECE_BYTES = 64 << 20
-FETCHING = 8  # nodes at once
-
-
-@dataclass(slots=True)
-class Member:
-    """One node and its agent: `hand` is the handle of the actor."""
-
-    node: int
-    address: str
-    hand: Any
-    facts: Facts | None = None
-    workers: range = range(0)
-    planned: int = 0
-    portion_digest: str = ""
-    folder: str = ""
-    epoch: tuple[int, int] = (0, 0)  # T0 on its monotonic and on its wall clock
-    done: int = 0
-    is_over: bool = False  # no worker there will say anything more
-    lost: str = ""
-    asked_at_s: float = field(default_factory=time.monotonic)
-
-    def __str__(self) -> str:
-        return f"node {self.node} ({self.address})"
 
 
 class RayTeam:
@@ -117,7 +91,7 @@ class RayTeam:
         self._epoch_ns = order.epoch_ns
         calls = [it.hand.tell.remote(Start(epoch_ns=self._translate(it, order.epoch_ns))) for it in self._members]
         for member, call in zip(self._members, calls, strict=True):
-            member.epoch = self._get(member, call)
+            member.epoch = get_answer(self._ray, member, call)
 
     def listen(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
         """Yield what the workers of all nodes say, and note who is lost."""
@@ -139,12 +113,15 @@ class RayTeam:
         """Fetch every node's files into the log, and write down what is known of the nodes."""
         self._open.close()
         if not self._is_shared:
-            self._fetch_all()
-        write_nodes(self._log, [self._describe(member, epoch_ns) for member in self._members])
-        for member in self._members:
-            if not member.lost:
-                member.hand.clear.remote()
-        return []
+            for node, reason in fetch_logs(self._ray, self._members, self._log).items():
+                if not self._members[node].lost:
+                    self._lose(self._members[node], f"kept its log: {reason}", is_over=True)
+        bursts = self._sounder.bursts
+        write_nodes(self._log, [it.describe(bursts[it.node], epoch_ns) for it in self._members])
+        if home := [it.hand.clear.remote() for it in self._members if it.is_home]:
+            self._ray.wait(home, num_returns=len(home), timeout=ANSWER_S)
+        left = [it for it in self._members if not it.is_home and not self._is_shared]
+        return [f"{it}: its log was not fetched; what there is of it is there in {it.folder}" for it in left]
 
     def _listen_to(self, member: Member) -> None:
         member.asked_at_s = time.monotonic()
@@ -179,9 +156,6 @@ class RayTeam:
         if self._grace_s is not None:
             self.tell(Stop(grace_s=self._grace_s, reason=f"stopped: {self.losses[0]}"))
 
-    def _get(self, member: Member, call: Any) -> Any:
-        return get_answer(self._ray, member, call)
-
     def _translate(self, member: Member, at_ns: int) -> int:
         """Return the instant *at_ns* of our clock on that of a node. Raises ReplayError if it never answered a ping."""
         found = estimate_offset(self._sounder.bursts[member.node], at_ns)
@@ -191,73 +165,3 @@ class RayTeam:
                 f"{member.facts.port if member.facts else '?'} there"
             )
         return at_ns - found[0]
-
-    def _fetch_all(self) -> None:
-        with ThreadPoolExecutor(FETCHING) as pool:
-            fetching = [(member, pool.submit(self._fetch, member)) for member in self._members]
-            for member, future in fetching:
-                try:
-                    future.result()
-                except ReplayError as error:
-                    if not member.lost:
-                        self._lose(member, f"kept its log: {error}", is_over=True)
-
-    def _fetch(self, member: Member) -> None:
-        """Fetch the files of a node. Raises ReplayError when it does not give them, LogError when they do not fit."""
-        files: list[File] = self._get(member, member.hand.list_files.remote())
-        for file in files:
-            try:
-                self._fetch_file(member, file)
-            except OSError as problem:
-                raise LogError(
-                    f"{self._log / file.path}: cannot be written: {problem.strerror}; it is still on {member} in "
-                    f"{member.folder}: free some space, copy the worker folders of all nodes into {self._log}, then "
-                    f"loadshape recover {self._log} -o NEW.log"
-                ) from None
-
-    def _fetch_file(self, member: Member, file: File) -> None:
-        path, digest = self._log / file.path, hashlib.sha256()
-        path.parent.mkdir(exist_ok=True)
-        with path.open("wb") as out:
-            for start in range(0, file.size_bytes, PIECE_BYTES):
-                piece = self._get(member, member.hand.read_piece.remote(file.path, start, PIECE_BYTES))
-                digest.update(piece)
-                out.write(piece)
-        if digest.hexdigest() != file.sha256:
-            raise ReplayError(f"{file.path} arrived with another hash than it had there")
-
-    def _describe(self, member: Member, epoch_ns: int) -> Node:
-        facts = member.facts
-        assert facts is not None
-        bursts = self._sounder.bursts[member.node]
-        drift = fit_drift(bursts)
-        return Node(
-            node=member.node,
-            name=facts.name,
-            address=member.address,
-            workers=list(member.workers),
-            planned=member.planned,
-            portion_digest=member.portion_digest,
-            epoch_monotonic_ns=member.epoch[0],
-            epoch_realtime_ns=member.epoch[1],
-            niceness=facts.niceness,
-            folder=member.folder,
-            environment=facts.environment,
-            synchronization=facts.synchronization,
-            bursts=rebase_bursts(bursts, epoch_ns),
-            drift_ppb=None if drift is None else drift.ppb,
-            lost=member.lost,
-        )
-
-
-def get_answer(ray: Any, member: Member, call: Any, *, timeout_s: float = ANSWER_S) -> Any:
-    """Return what an agent answers. Raises what it raised, with its name before it, or ReplayError for no answer."""
-    try:
-        return ray.get(call, timeout=timeout_s)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        kind = type(cause) if isinstance(cause, LoadshapeError) else ReplayError
-        raise kind(f"{member}: {str(cause).strip() or type(cause).__name__}") from None
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-        line = str(error).strip().partition("\n")[0]
-        raise ReplayError(f"{member} does not answer: {line or type(error).__name__}") from None

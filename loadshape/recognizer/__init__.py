@@ -98,7 +98,7 @@ class Recognizers:
         read = {name: self._read(name, texts, code) for name in self._models}
         return [
             [
-                *self._match(text, fences, tried),
+                *_match(text, fences, tried if len(texts) == 1 else self._choose(text, tried)),
                 *self._accept({name: named[index] for name, named in read.items()}, text, fences),
             ]
             for index, (text, fences) in enumerate(zip(texts, code, strict=True))
@@ -109,14 +109,6 @@ class Recognizers:
         lower = text.lower()
         held = cache(lambda need: self._needs[need](text, lower))  # rules share needs
         return (entry for entry in entries if not entry.rule.needs or any(map(held, entry.rule.needs)))
-
-    def _match(self, text: str, fences: Sequence[tuple[int, int]], tried: Sequence[_Entry]) -> Iterator[Span]:
-        for entry in self._choose(text, tried):
-            conditions = entry.conditions
-            for start, end, given in entry.matcher(text):
-                score = conditions.weigh(text, start, end, given)
-                if score is not None and conditions.hold(text, start, end, fences):
-                    yield Span(start, end, entry.rank, entry.rule.recognizer, score)
 
     def _read(self, name: str, texts: Sequence[str], code: Sequence[list[tuple[int, int]]]) -> list[list[Named]]:
         """Return, for each text, where the model called *name* sees names."""
@@ -146,6 +138,14 @@ class Recognizers:
                     continue
                 if rule.second is None or _is_seconded(start, end, rule.second, read[rule.second.model]):
                     yield Span(start, end, naming.rank, f"{rule.recognizer}:{label}", score)
+
+
+def _match(text: str, fences: Sequence[tuple[int, int]], entries: Iterable[_Entry]) -> Iterator[Span]:
+    for entry in entries:
+        for start, end, given in entry.matcher(text):
+            score = entry.conditions.weigh(text, start, end, given)
+            if score is not None and entry.conditions.hold(text, start, end, fences):
+                yield Span(start, end, entry.rank, entry.rule.recognizer, score)
 
 
 def _list_models(rule: Rule) -> list[str]:

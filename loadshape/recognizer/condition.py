@@ -23,6 +23,7 @@ CONTEXT_CHARACTERS = 60
 
 _HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]")
 _WORD = re.compile(r"[^\s/&,:()-]+")
+_POSSESSIVE = re.compile(r"['’]s\b")
 _RRN_WEIGHTS = (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)
 _BRN_WEIGHTS = (1, 3, 7, 1, 3, 7, 1, 3, 5)
 
@@ -60,7 +61,8 @@ class Conditions:
         return score if score >= self._floor else None
 
     def _ignores(self, bare: str) -> bool:
-        return bare in self._ignore or bool(self._ignore and all(map(self._ignore.__contains__, _WORD.findall(bare))))
+        words = _WORD.findall(_POSSESSIVE.sub("", bare))
+        return bare in self._ignore or bool(self._ignore and all(map(self._ignore.__contains__, words)))
 
     def hold(self, text: str, start: int, end: int, fences: Sequence[tuple[int, int]]) -> bool:
         """Tell whether the surroundings of text[start:end] are such that it counts."""

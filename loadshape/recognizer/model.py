@@ -7,7 +7,7 @@
 # Theory: of spaCy only the tokenizer and `ner` run. Its `ner` has a tok2vec of its own (the pipe of that
 # name serves the tagger and the parser), so leaving the rest out changes nothing that `ner` says. It reads only the
 # lines that could hold a name: those with a word that begins with a capital, or beyond ASCII, and that is not one of
-# the policy's `ignore`. On ShareGPT that is HALF of the prose.
+# the policy's `ignore`. On ShareGPT that is half of the prose.
 #
 # A token classifier labels word pieces with B- and I- labels (Ramshaw & Marcus 1995). It was trained on short
 # texts: it reads windows of 480 characters, cut at blanks, that overlap by 64, and findings of two windows
@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from loadshape.errors import PolicyError, require
 from loadshape.policy import Model
 from loadshape.recognizer.matcher import EXTRA, THOROUGH
+from loadshape.recognizer.outline import choose_lines
 
 BATCH_CHARACTERS = 40_000  # one batch for spaCy: its arrays are as long as all texts of the batch
 NER_SCORE = 0.85  # spaCy gives none; Presidio's convention for it
@@ -37,10 +38,8 @@ WINDOW_CHARACTERS, OVERLAP_CHARACTERS = 480, 64
 _TOKENS = 510  # of a window, without the two at its ends
 
 _UNUSED_PIPES = ["tok2vec", "tagger", "parser", "senter", "lemmatizer", "attribute_ruler", "morphologizer"]
-_LINE = re.compile(r"[^\n]*\n?")
-_CAPITALISED = re.compile(r"(?<![^\W_])[^\W\d_a-z][^\W_]*")
-
-POSSIBLE, POSSIBLE_SCORE = "?", 0.01  # before a label that is not the best one, and how likely it must be
+NO_NAME = "O"
+POSSIBLE, POSSIBLE_SCORE = "?", 0.005  # before a label that is not the best one, and how likely it must be
 Named = tuple[int, int, str, float]  # start, end, label, score
 
 
@@ -65,7 +64,9 @@ class _Spacy:
         self._common = frozenset(word.casefold() for word in ignore)
 
     def find(self, pieces: Sequence[str]) -> Iterator[list[Named]]:
-        stretches = [(index, *bounds) for index, piece in enumerate(pieces) for bounds in self._choose(piece)]
+        stretches = [
+            (index, *bounds) for index, piece in enumerate(pieces) for bounds in choose_lines(piece, self._common)
+        ]
         named: list[list[Named]] = [[] for _ in pieces]
         found = self._find([pieces[index][start:end] for index, start, end in stretches])
         for (index, offset, _), names in zip(stretches, found, strict=True):
@@ -80,18 +81,6 @@ class _Spacy:
                     for doc in self._nlp.pipe(batch, batch_size=4 * len(batch))  # `ner` reads a quarter at once
                 ]
             yield from found
-
-    def _choose(self, piece: str) -> Iterator[tuple[int, int]]:
-        """Yield the stretches of lines that could hold a name."""
-        begin = end = 0
-        for line in _LINE.finditer(piece):
-            if all(word.casefold() in self._common for word in _CAPITALISED.findall(line[0])):
-                if begin < end:
-                    yield begin, end
-                begin = line.end()
-            end = line.end()
-        if begin < end:
-            yield begin, end
 
 
 def _batch(pieces: Sequence[str]) -> Iterator[list[str]]:
@@ -115,7 +104,10 @@ class _Classifier:
         if len(files) != 1:
             raise PolicyError(f"model {model.name!r}: expected one *.onnx in {model.package}, found {len(files)}")
         home = next(parent for parent in files[0].parents if (parent / "tokenizer.json").is_file())
-        self._labels = json.loads((home / "config.json").read_text(encoding="utf-8"))["id2label"]
+        labels = json.loads((home / "config.json").read_text(encoding="utf-8"))["id2label"]
+        self._labels = [str(labels[str(at)]) for at in range(len(labels))]
+        self._kinds = sorted({label[2:] for label in self._labels if label != NO_NAME})
+        self._members = np.array([[label[2:] == kind for kind in self._kinds] for label in self._labels], np.float32)
         self._tokenizer = tokenizers.Tokenizer.from_file(str(home / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -140,19 +132,22 @@ class _Classifier:
         odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
         chances = odds / odds.sum(axis=-1, keepdims=True)
         tokens = [
-            (*_whole_word(window, *offsets), *self._judge(row))
-            for offsets, row in zip(encoding.offsets, chances, strict=False)
+            (*_whole_word(window, *offsets), *judged)
+            for offsets, judged in zip(encoding.offsets, self._judge(chances), strict=False)
             if offsets[0] < offsets[1]
         ]
         return _join_tokens(tokens, window)
 
-
-    def _judge(self, chances: npt.NDArray[np.float32]) -> tuple[str, float]:
-        """Return a token's label and its score; where the best is none, the best that it could be."""
-        best = int(chances.argmax())
-        if self._labels[str(best)] != "O":
-            return str(self._labels[str(best)]), round(float(chances[best]), 3)
-        ...
+    def _judge(self, chances: npt.NDArray[np.float32]) -> Iterator[tuple[str, float]]:
+        """Yield each token's label and score; where the best is no name, the kind of name that it could still be."""
+        likely = chances @ self._members  # of a kind: as its first word, or as a later one
+        for best, score, kind, chance in zip(
+            chances.argmax(-1), chances.max(-1), likely.argmax(-1), likely.max(-1), strict=True
+        ):
+            if self._labels[best] == NO_NAME and chance >= POSSIBLE_SCORE:
+                yield f"B-{POSSIBLE}{self._kinds[kind]}", round(float(chance), 3)
+            else:
+                yield self._labels[best], round(float(score), 3)
 
 
 def _cut_windows(text: str) -> Iterator[tuple[int, int]]:

@@ -1,19 +1,21 @@
-# How a text is cut before anybody reads it: what is code, and pieces of bearable length.
+# How a text is cut before anybody reads it: what is code, pieces of bearable length, lines that could hold a name.
 #
 # Law: offsets into a text and nothing else; no rule and no model here. A fence is as CommonMark has it
 # (section 4.5): three or more of one mark, closed by as many of the same, and an open one runs to the end.
 # Pieces end at a line end, else at a blank, because models need memory in proportion to one text: spaCy
 # 4.5 kB a character, 1.8 GB for a turn of 394,465.
 
-"""Fenced code, and pieces of long texts."""
+"""Fenced code, pieces of long texts, and lines with names in them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 PIECE_CHARACTERS = 10_000
 
+_LINE = re.compile(r"[^\n]*\n?")
+_CAPITALISED = re.compile(r"(?<![^\W_])[^\W\d_a-z][^\W_]*")  # or beyond ASCII: many scripts have no capitals
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 
 
@@ -52,3 +54,16 @@ def cut_lines(text: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
         begin = end
     if begin < stop:
         yield begin, stop
+
+
+def choose_lines(text: str, common: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Yield the longest stretches of lines that each hold a capitalised word which, in lower case, is not *common*."""
+    begin = end = 0
+    for line in _LINE.finditer(text):
+        if all(word.casefold() in common for word in _CAPITALISED.findall(line[0])):
+            if begin < end:
+                yield begin, end
+            begin = line.end()
+        end = line.end()
+    if begin < end:
+        yield begin, end

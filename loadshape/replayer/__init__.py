@@ -39,7 +39,7 @@ from loadshape.replayer.question import Facts
 from loadshape.replayer.roads import check_roads
 from loadshape.replayer.stage import Stage, describe_run
 from loadshape.replayer.terms import check_terms
-from loadshape.target import Target
+from loadshape.target import Target, is_foreign
 from loadshape.trace import Trace
 
 READY_S = 60.0
@@ -134,7 +134,7 @@ def _choose_breaker(settings: Settings, targets: list[Target], addresses: list[l
     """Return whether the circuit breaker is in force: as the settings say, else where a target is public."""
     if settings.breaker is not None:
         return settings.breaker
-    return any(target.is_foreign(of_target) for target, of_target in zip(targets, addresses, strict=True))
+    return any(is_foreign(target, of_target) for target, of_target in zip(targets, addresses, strict=True))
 
 
 def _play(team: Team, run: Run, settings: Settings, watch: Watch) -> tuple[list[Done], str]:

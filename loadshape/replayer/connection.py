@@ -130,6 +130,8 @@ def translate_error(error: OSError) -> tuple[Outcome, str]:
         return Outcome.refused, reason
     if error.errno in OURS:
         return Outcome.not_sent, f"this host has no connection left: {reason}"
+    if error.errno == errno.EPROTO:
+        return Outcome.protocol_error, reason
     if error.errno == errno.ETIMEDOUT:
         return Outcome.timeout_connect, reason
     return Outcome.reset, reason

@@ -27,6 +27,7 @@ CONTENT = int(Kind.CONTENT)
 INBOX_READS = 200_000  # more than the decoder can work off in a second
 INBOX_BYTES = 256 << 20
 WEIGHED_FROM = 1024  # fewer reads than this cannot hold so many bytes
+STALE = "stale connection: closed before an answer when it was used again"
 SLICE = 16  # tokens like those before, about 40 us; between two slices the sockets are read
 PARSED = 8  # such tokens cost what one read costs that has to be parsed
 
@@ -133,6 +134,8 @@ class Decoder:
     def _break_off(self, exchange: Exchange, at_ns: int, seen_ns: int, what: bytes | OSError) -> None:
         """End a request whose connection ended: in order, which may be its rightful end, or by an error."""
         response = exchange.response
+        if exchange.reads == 0 and self._sender.retry(exchange):
+            return
         if self.tape is not None:
             self.tape.note_end(exchange.request, at_ns, reset=isinstance(what, OSError))
         gain = response.end_of_stream(reset=isinstance(what, OSError))
@@ -143,7 +146,6 @@ class Decoder:
             self._rows.append(exchange.request, at_ns, seen_ns, 0, gain.events, gain.deltas, gain.kinds, tokens)
         outcome, error = Outcome[response.outcome or "truncated"], response.error
         if exchange.reads == 0:
-            outcome, error = Outcome.reset, "closed before an answer"
-            if exchange.reused == 1:
-                error += "; the connection was reused, so the server may have closed it as idle"
+            is_stale = exchange.reused == 1 and exchange.resent_ns == NULL
+            outcome, error = Outcome.reset, STALE if is_stale else "closed before an answer"
         self._ledger.end(exchange, outcome, error, max(at_ns, exchange.sent_ns))

@@ -50,6 +50,7 @@ class Exchange:
         "position",
         "reads",
         "request",
+        "resent_ns",
         "response",
         "retransmits",
         "reused",
@@ -57,6 +58,7 @@ class Exchange:
         "said_ns",
         "sent_ns",
         "size_bytes",
+        "stale_ns",
         "target",
         "tokens",
         "written_ns",
@@ -78,6 +80,7 @@ class Exchange:
         self.head_ns = self.first_byte_ns = self.first_token_ns = self.first_content_ns = NULL
         self.last_token_ns = self.last_read_ns = NULL
         self.rtt_ns = self.retransmits = NULL
+        self.stale_ns = self.resent_ns = NULL  # its connection was found stale; it was sent again, on another one
         self.reads = self.events = self.tokens = self.bytes_in = 0
 
     def skim(self, at_ns: int, data: bytes) -> bool:
@@ -126,7 +129,7 @@ def make_row(exchange: Exchange, place: Place, outcome: Outcome, done_ns: int, e
     """Return (numbers, texts) of a finished exchange in the order of log.REQUESTS."""
     response = exchange.response
     connection = exchange.connection.number if exchange.connection is not None else NULL
-    written = exchange.size_bytes if exchange.written_ns != NULL else 0
+    written = exchange.size_bytes * (1 + (exchange.resent_ns != NULL)) if exchange.written_ns != NULL else 0
     numbers = (
         *(exchange.request, place.session, place.turn, place.target, place.node, place.worker),
         *(connection, exchange.reused),
@@ -136,7 +139,7 @@ def make_row(exchange: Exchange, place: Place, outcome: Outcome, done_ns: int, e
         *(_or_null(response.status), exchange.reads, exchange.events, exchange.bytes_in, written),
         *(_or_null(response.prompt_tokens), _or_null(response.completion_tokens)),
         *(_or_null(response.cached_tokens), _or_null(response.reasoning_tokens)),
-        *(exchange.rtt_ns, exchange.retransmits),
+        *(exchange.rtt_ns, exchange.retransmits, exchange.resent_ns),
     )
     return numbers, (error, response.finish_reason, response.request_id)
 
@@ -145,7 +148,7 @@ def make_unsent_row(request: int, place: Place, due_ns: int, outcome: Outcome, e
     """Return the row of a request that no exchange was ever begun for."""
     stamps = (NULL,) * 10
     numbers = (request, place.session, place.turn, place.target, place.node, place.worker, NULL, NULL, due_ns, *stamps)
-    return (*numbers, int(outcome), NULL, 0, 0, 0, 0, *(NULL,) * 6), (error, None, None)
+    return (*numbers, int(outcome), NULL, 0, 0, 0, 0, *(NULL,) * 7), (error, None, None)
 
 
 def _or_null(value: int | None) -> int:

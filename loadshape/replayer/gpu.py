@@ -1,8 +1,10 @@
 # The GPUs of this host, as nvidia-smi tells them.
 #
-# Law: present or absent, never an error: a host without nvidia-smi has no GPUs that are known here. They are those of
-# the server only where it runs on this host, and the rows say so by having no target. One call a sample: nvidia-smi
-# is a program of its own on another core, and takes some tenths of a second where the driver has to wake up.
+# Law: present or absent, never an error: a host without nvidia-smi, or with one that fails, has no GPUs that are known
+# here, and one that fails during the run leaves a note in the log. NVML is asked through it and not by a binding of
+# ours, which would be one more dependency for the same numbers. They are the GPUs of the server only where it runs on
+# this host, and the rows say so by having no target. One call a sample: nvidia-smi is a program of its own on another
+# core, and takes some tenths of a second where the driver has to wake up.
 #
 #     utilization   share of the last sample period (1/6 s to 1 s) in which a kernel ran: busy is not the same as full
 #     throttling    a bit mask of reasons; those of power and heat are slowdowns (NVML, nvmlClocksEventReason*)
@@ -68,7 +70,11 @@ def _take(reasons: str) -> Iterator[Sample]:
 def _query(reasons: str) -> str:
     fields = ",".join(("index", *(field for field, _, _ in FIELDS), reasons))
     command = [COMMAND, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip().partition("\n")[0]
+        raise OSError(f"{COMMAND} ended with {done.returncode}: {said}")
+    return done.stdout
 
 
 def _read_number(cell: str) -> float | None:

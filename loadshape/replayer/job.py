@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     on_dead: str | None = None  # end or move: what becomes of the requests of a lost target; None: they go on failing
     dead_after: int = 5  # connection failures in a row that make a target lost
     source_ips: list[str] = []  # addresses of ours, taken in turn
+    retry_stale: bool = False  # send once more what an idle connection lost that was closed before an answer
     capture: bool = False  # keep the bytes of every answer
     breaker: bool | None = None  # stop when most requests fail; None: for public targets
     probe_share: float = 0.0  # of the sessions, for one more process that is never busy; 0: none
@@ -157,7 +158,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         grace = "for the last answer" if self.grace_s is None else f"{self.grace_s:g} s for what is in flight"
         breaker = {None: "on for public targets", True: "on", False: "off"}[self.breaker]
         probe = " and a probe" if self.probe_share else ""
-        limited = f"processes {self.processes}{probe}, limits: {told or 'none'}"
+        stale = "; what a stale connection loses is sent once more" if self.retry_stale else ""
+        limited = f"processes {self.processes}{probe}, limits: {told or 'none'}{stale}"
         return f"{limited}; at the end waits {grace}; circuit breaker {breaker}; isolation {self.isolation}"
 
 

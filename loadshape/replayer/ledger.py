@@ -27,6 +27,7 @@ from loadshape.replayer.scheduler import NEVER, Scheduler
 from loadshape.secret import Secret
 
 UNANSWERED = (Outcome.refused, Outcome.reset, Outcome.timeout_connect)
+AFTER_STALE = "; its first connection was stale"
 LOST_TARGET = "its target was lost"
 
 
@@ -103,6 +104,8 @@ class Ledger:
         if self.breaker is not None:
             self.breaker.note(outcome, done_ns)
         self.go_on(exchange, done_ns, succeeded=outcome is Outcome.ok)
+        if error is not None and exchange.stale_ns != NULL:
+            error += AFTER_STALE
         self.lingering, done_ns = self.lingering - 1, exchange.said_ns  # the end of the body is the connection's affair
         place = _find_place(self.plan, position, exchange.target, self._seat)
         numbers, texts = make_row(exchange, place, outcome, done_ns, error)

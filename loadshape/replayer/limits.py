@@ -39,10 +39,12 @@ class Limits:
         """Return the nearest deadline of *exchange* as it is now, and the outcome when it passes."""
         if exchange.sent_ns == NULL:
             nearest = (exchange.begun_ns + self._connect_ns, Outcome.timeout_connect)
+        elif exchange.stale_ns > exchange.resent_ns:  # it waits for another connection
+            nearest = (exchange.stale_ns + self._connect_ns, Outcome.timeout_connect)
         elif exchange.response.is_done:
             nearest = (exchange.last_read_ns + LINGER_NS, Outcome.timeout_idle)
         elif exchange.first_token_ns == NULL:
-            nearest = (exchange.sent_ns + self._first_ns, Outcome.timeout_first)
+            nearest = (max(exchange.sent_ns, exchange.resent_ns) + self._first_ns, Outcome.timeout_first)
         else:
             nearest = (exchange.last_read_ns + self._idle_ns, Outcome.timeout_idle)
         nearest = min(nearest, (exchange.begun_ns + self._total_ns, Outcome.timeout_total))

@@ -77,6 +77,7 @@ class Player:
         self.scheduler = Scheduler(plan, slots=share.slots, cap=share.cap, reach=reach, end_ns=self._end_ns)
         self.ledger = Ledger(plan, self.scheduler, Limits(settings), rows[0], lines, share.seat, bodies.secrets)
         self.sender = Sender(plan, self.scheduler, self.ledger, bodies, network, clock)
+        self.sender.retries_stale = settings.retry_stale
         self.ledger.breaker = Breaker() if settings.breaker else None
         self.ledger.answers = bodies.answers if len(bodies.answers) else None
         self.decoder = Decoder(network, self.sender, self.ledger, rows[1])

@@ -84,7 +84,7 @@ class Portable:
             try:
                 await self._loop.sock_connect(sock, (road.address, road.port))
             except OSError as error:
-                raise (road.explain(error.errno) if (error.errno or 0) > 0 else error) from None
+                raise (road.explain(error.errno) if error.errno and error.errno > 0 else error) from None
             if tunnel is not None:
                 await self._loop.sock_sendall(sock, tunnel.request)
                 while not tunnel.feed(await self._loop.sock_recv(sock, READ_BYTES)):

@@ -46,7 +46,7 @@ class Scheduler:
         self._reach = len(plan) if reach is None else reach
         self._end_ns = end_ns
         self._in_flight = 0
-        self._stopped = False
+        self.is_stopped = False
         clocked = [position for position in range(self._reach) if NULL != plan.due_ns[position] < end_ns]
         self._clocked = sorted(clocked, key=lambda position: plan.due_ns[position])
         self._clocked_due = [plan.due_ns[position] for position in self._clocked]
@@ -70,11 +70,11 @@ class Scheduler:
     def drained(self) -> bool:
         """Whether nothing waits for its instant, a slot, the cap or the end: only a predecessor's end brings more."""
         waits = self._waiting or self._sessions or self._next_clocked < len(self._clocked)
-        return self._stopped or not (waits or self._end_ns < NEVER)
+        return self.is_stopped or not (waits or self._end_ns < NEVER)
 
     def next_due_ns(self) -> int:
         """Return when release() has something to give, NEVER if only a finish() can change that."""
-        if self._stopped or self._in_flight >= self._cap:
+        if self.is_stopped or self._in_flight >= self._cap:
             return NEVER
         due_ns = self._waiting[0][0] if self._waiting else NEVER
         if self._next_clocked < len(self._clocked):
@@ -91,7 +91,7 @@ class Scheduler:
 
     def look_ahead(self, until_ns: int) -> int:
         """Return how many requests will be due by *until_ns*: connections to open ahead."""
-        if self._stopped:
+        if self.is_stopped:
             return 0
         clocked = bisect_right(self._clocked_due, until_ns, lo=self._next_clocked) - self._next_clocked
         waiting = sum(1 for due_ns, _ in self._waiting if due_ns <= until_ns)
@@ -119,7 +119,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """Release nothing more; what is in flight may still finish."""
-        self._stopped = True
+        self.is_stopped = True
 
     def _refill_slot(self, free_ns: int) -> None:
         if self._sessions:

@@ -3,6 +3,11 @@
 # Law: at the due instant a request costs one pool look-up, two clocks and one sendmsg. Everything else was
 # done before: requests are built up to BODIES_AHEAD_NS ahead, connections are opened when the plan will need them.
 # A request is begun late rather than not at all, and never early.
+#
+# A request is sent once. The one exception, off unless asked for, is a stale connection: an idle one that the server
+# closes while we use it again, so that not one byte of an answer comes. RFC 9112 9.3.1 has clients retry what such a
+# closing met; a POST is not idempotent, so RFC 9110 9.2.2 has nobody do it unasked. It is sent once more, on a
+# connection that is surely fresh, and the row has both instants.
 
 """Sender: begins what the scheduler releases; the network's owner."""
 
@@ -38,6 +43,7 @@ class Sender:
         self.epoch_ns = clock.now_ns() + 3600 * 10**9  # far ahead until the start is known
         self.begun = 0
         self.worst_late_ns = 0
+        self.retries_stale = False
         self.lines = ledger.lines
         self._routes = ledger.lines.routes
         self._plan = plan
@@ -82,7 +88,8 @@ class Sender:
         for position in positions:
             if self.clock.now_ns() >= self._network.due_at_ns:
                 return True  # what is due goes first
-            self._prepared[position] = self._make(position, self._routes.home(position))
+            home = self._routes.home(position)
+            self._prepared[position] = _make_exchange(self._plan, self._bodies, position, home)
         is_closing = self.lines.close_idle()
         return self._dial_ahead(now_ns + LINES_AHEAD_NS) or is_closing or len(positions) == BODIES_A_SLICE
 
@@ -96,11 +103,13 @@ class Sender:
 
     def opened(self, connection: Connection) -> None:
         """Use a connection for the request that waits for it, or keep it for the next one."""
-        if connection.exchange is None:
+        exchange = connection.exchange
+        if exchange is None:
             self.lines.keep(connection)
         else:
-            connection.exchange.connected_ns = self.now_ns()
-            self._send(connection.exchange, connection)
+            if exchange.stale_ns == NULL:
+                exchange.connected_ns = self.now_ns()
+            self._send(exchange, connection)
 
     def failed(self, connection: Connection, error: OSError) -> None:
         """End the request whose connection could not be made."""
@@ -112,14 +121,26 @@ class Sender:
 
     def written(self, connection: Connection) -> None:
         """Stamp the last byte of a request that did not fit into the socket at once."""
-        if connection.exchange is not None:
-            connection.exchange.written_ns = self.now_ns()
+        exchange = connection.exchange
+        if exchange is not None and exchange.written_ns == NULL:
+            exchange.written_ns = self.now_ns()
+
+    def retry(self, exchange: Exchange) -> bool:
+        """Send a request once more that a stale connection has lost; False where that is not to be."""
+        is_stale = exchange.reused == 1 and exchange.stale_ns == NULL
+        if not (self.retries_stale and is_stale) or self._scheduler.is_stopped or exchange.connection is None:
+            return False
+        exchange.stale_ns = self.now_ns()
+        self.lines.release(exchange.connection, reusable=False)
+        exchange.connection = None
+        self._dial(exchange, exchange.stale_ns)
+        return True
 
     def _begin(self, position: int, due_ns: int, target: int) -> None:
         begun_ns = self.now_ns()
         exchange = self._prepared.pop(position, None)
         if exchange is None or exchange.target != target:
-            exchange = self._make(position, target)
+            exchange = _make_exchange(self._plan, self._bodies, position, target)
         exchange.due_ns, exchange.begun_ns = due_ns, begun_ns
         self.begun += 1
         self.worst_late_ns = max(self.worst_late_ns, begun_ns - due_ns)
@@ -127,26 +148,35 @@ class Sender:
         connection = self.lines.take(begun_ns + self.epoch_ns, target)
         if connection is not None:
             self._send(exchange, connection)
-            return
+        else:
+            self._dial(exchange, begun_ns)
+
+    def _dial(self, exchange: Exchange, at_ns: int) -> None:
         try:
-            connection = self.lines.dial(target)
+            connection = self.lines.dial(exchange.target)
         except OSError as error:
             outcome, reason = translate_error(error)
-            self._ledger.end(exchange, outcome if outcome is not Outcome.reset else Outcome.refused, reason, begun_ns)
+            self._ledger.end(exchange, outcome if outcome is not Outcome.reset else Outcome.refused, reason, at_ns)
         else:
             connection.exchange, exchange.connection = exchange, connection
 
-    def _make(self, position: int, target: int) -> Exchange:
-        row = self._plan.row[position]
-        keep_text = self._bodies.answers.is_quoted(row)
-        prepared = self._bodies.prepare(row, target)
-        return Exchange(position, self._plan.request[position], prepared, target, keep_text=keep_text)
-
     def _send(self, exchange: Exchange, connection: Connection) -> None:
         connection.exchange, exchange.connection = exchange, connection
-        exchange.reused = int(connection.requests > 0)
+        is_first, parts = exchange.stale_ns == NULL, exchange.parts
+        if is_first:
+            exchange.reused = int(connection.requests > 0)
         connection.requests += 1
-        parts, exchange.parts = exchange.parts, []
-        exchange.sent_ns = self.now_ns()
-        if self._network.send(connection, parts):
+        if not (is_first and exchange.reused and self.retries_stale):
+            exchange.parts = []
+        if is_first:
+            exchange.sent_ns = self.now_ns()
+        else:
+            exchange.resent_ns = self.now_ns()
+        if self._network.send(connection, parts) and exchange.written_ns == NULL:
             exchange.written_ns = self.now_ns()
+
+
+def _make_exchange(plan: Plan, bodies: BodyBuilder, position: int, target: int) -> Exchange:
+    row = plan.row[position]
+    keep_text = bodies.answers.is_quoted(row)
+    return Exchange(position, plan.request[position], bodies.prepare(row, target), target, keep_text=keep_text)

@@ -132,7 +132,7 @@ class Stage:
     def _conclude_partly(self, losses: Sequence[str], ended: str, notes: Sequence[str]) -> None:
         """Put the log of what there is in the place of what was written."""
         whole, cut = (self.log.with_name(f".{self.log.name}.{kind}") for kind in ("whole", "cut"))
-        told = losses[0] if ended == "complete" else f"{ended}; {losses[0]}"
+        told = losses[0] if ended == "complete" else ended
         recover(self.log, whole, ended=f"incomplete: {told}", notes=[*losses, *notes])
         self.log.rename(cut)
         whole.rename(self.log)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadshape.comparison import Comparison, Pairing, Shift
+from loadshape.comparison import Comparison, Pairing, Scaling, Shift
 from loadshape.contract import Change
 from loadshape.effect import Effect
 from loadshape.interval import Interval
@@ -34,6 +34,7 @@ def write_text(comparison: Comparison) -> str:
         [tell_headline(comparison)],
         ["Contract", *_write_changes(comparison.changes)],
         ["Readings", *align_rows([_HEAD, *map(list_cells, comparison.effects)])],
+        *([["Scaling", *wrap_text(tell_scaling(comparison.scaling), _INDENT, "  ")]] if comparison.scaling else []),
         *([["Same requests", *map(_write_pairing, comparison.pairings)]] if comparison.pairings else []),
         *([["Shift", *_write_shifts(comparison)]] if any(comparison.shifts.values()) else []),
         ["Holds", *(line for text in comparison.conditions for line in wrap_text(text, _INDENT, "  "))],
@@ -57,6 +58,7 @@ def write_document(comparison: Comparison) -> str:
                 for it in comparison.changes
             ],
             "effects": [_describe(it) for it in comparison.effects],
+            "scaling": comparison.scaling and comparison.scaling._asdict(),
             "pairings": [
                 {"metric": it.metric, "pairs": it.pairs, "ratio": it.ratio, "improved": it.improved}
                 | {"interval": it.interval and [it.interval.low, it.interval.high]}
@@ -72,17 +74,27 @@ def show_size(size: float | None, *, is_share: bool) -> str:
     """Return an effect as people say it: "-12.3 %" of a ratio, "+0.4 pt" of a share."""
     if size is None or math.isnan(size):
         return "n/a"
-    if math.isinf(size):
+    if math.isinf(size) or (size == 0 and not is_share):  # nothing to nought: an end that was not seen
         return "no bound"
     return f"{100 * size:+.2f} pt" if is_share else f"{100 * (size - 1):+.1f} %"
+
+
+def tell_scaling(found: Scaling) -> str:
+    """Return the scaling efficiency as a sentence, with what it takes to mean anything."""
+    between = "" if found.interval is None else f" ({found.interval.low:.1%} to {found.interval.high:.1%})"
+    return (
+        f"{found.after_gpus:g} GPUs against {found.before_gpus:g}: {found.speedup:.2f} times the output tokens, an "
+        f"efficiency of {found.efficiency:.1%}{between}; it says something only if the load filled both sides"
+    )
 
 
 def tell_headline(comparison: Comparison) -> str:
     """Return how many readings came to which decision, and what was changed."""
     counts = Counter(it.decision for it in comparison.effects)
     told = ", ".join(f"{counts[name]} {name}" for name in _DECISIONS if counts[name])
-    changed = str(comparison.changes[0]) if len(comparison.changes) == 1 else f"{len(comparison.changes)} changed facts"
-    return f"{told}  ({changed if comparison.changes else 'no changed fact'})"
+    changes = [it for it in comparison.changes if it.subject != "cost"]
+    changed = str(changes[0]) if len(changes) == 1 else f"{len(changes)} changed facts"
+    return f"{told}  ({changed if changes else 'no changed fact'})"
 
 
 def _describe(effect: Effect) -> dict[str, Any]:

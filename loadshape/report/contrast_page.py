@@ -60,7 +60,7 @@ _WIDEST = math.log(8.0)  # a plot of ratios shows at most an eighth to eight tim
 def write_comparison(comparison: Comparison) -> str:
     """Return the comparison as one page. Raises MissingExtra when plotly is not installed."""
     figures = draw_comparison(comparison)
-    headline, places = contrast.tell_headline(comparison), write_figures(figures)
+    headline, places, scaling = contrast.tell_headline(comparison), write_figures(figures), comparison.scaling
     sections = [
         "<h1>Comparison</h1>",
         f"<p class='lead'>{escape(_name_sides(comparison))}</p>",
@@ -68,6 +68,7 @@ def write_comparison(comparison: Comparison) -> str:
         write_section("Contract: what was changed", _write_changes(comparison)),
         *places[:_FORESTS],
         write_section("Effects", _write_effects(comparison.effects)),
+        write_section("Scaling", f"<p>{escape(contrast.tell_scaling(scaling))}</p>" if scaling else ""),
         *places[_FORESTS:],
         write_section("For what this holds", _write_items(comparison.conditions)),
         write_folded("Runs", write_pairs(_list_runs(comparison))),
@@ -290,7 +291,10 @@ def _list_runs(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _name_sides(comparison: Comparison) -> str:
-    names = [clean_text(side[0].log.path.name) for side in (comparison.before, comparison.after)]
+    paths = [
+        side[0].log.path.parent if len(side) > 1 else side[0].log.path for side in (comparison.before, comparison.after)
+    ]
+    names = [clean_text(it.name) for it in paths]
     runs = f"{len(comparison.before)} and {len(comparison.after)} runs"
     return f"{names[0]} before, {names[1]} after; {runs}"
 

@@ -16,11 +16,13 @@ import msgspec
 
 from loadshape.metrics import DEFINITIONS
 from loadshape.reading import Reading
+from loadshape.report.machines import describe_machines
 from loadshape.report.serving import describe_serving
 from loadshape.report.tables import take_sure_readings
 from loadshape.summary import Distribution, Summary
 from loadshape.symptoms import find_symptoms
 from loadshape.validity import Verdict
+from loadshape.validity.sending import count_resent
 
 VERSION = 1
 
@@ -69,9 +71,11 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
             }
             for it in summary.by_target
         ],
+        "by_node": describe_machines(summary),
         **describe_serving(summary),
         "symptoms": msgspec.to_builtins(find_symptoms(summary)),
         "planned": summary.planned,
+        "resent": count_resent(summary.log),
         "outcomes": summary.outcomes,
         "failures": [
             {

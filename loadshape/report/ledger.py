@@ -78,11 +78,15 @@ def write_page(experiment: Experiment) -> str:
 
 def _write_entry(entry: Entry) -> Iterator[str]:
     yield f"{entry.number}. {entry.change}: {entry.decision.upper()}"
+    for text in entry.fixed:
+        yield from wrap_text(f"fixed {text}", "       ", "     ")
     for text in (*entry.reasons, *entry.facts, *entry.rulings):
         yield from wrap_text(text, "       ", "     ")
     for it in entry.moved:
         if it.decision not in ("unknown", "equivalent"):
             yield f"     {it.reading:<22} {_show_change(it):>9}  {it.decision}"
+    for text in entry.conditions:
+        yield from wrap_text(f"holds: {text}", "       ", "     ")
     yield f"     again: {entry.command}"
 
 
@@ -96,7 +100,9 @@ def _write_section(entry: Entry, *, accepted: bool) -> str:
     held = "".join(f"<li>{_safe(text)}</li>" for text in entry.conditions)
     holds = f'<p class="faint">Holds:</p><ul class="faint">{held}</ul>' if held else ""
     again = f"<p><code>{_safe(entry.command)}</code></p>"
-    return f"<h2>{heading}</h2><ul>{told}</ul>{table}{holds}{again}"
+    fixed = "".join(f"<li>{_safe(text)}</li>" for text in entry.fixed)
+    same = f'<p class="faint">Fixed:</p><ul class="faint">{fixed}</ul>' if fixed else ""
+    return f"<h2>{heading}</h2><ul>{told}</ul>{table}{same}{holds}{again}"
 
 
 def _write_row(moved: Moved) -> str:

@@ -16,6 +16,7 @@ from loadshape.breakdown import KINDS, Breakdown, break_down
 from loadshape.contract import list_facts
 from loadshape.errors import InputError
 from loadshape.report import parts, plots, tables
+from loadshape.report.machines import NODE_HEAD, list_machines
 from loadshape.report.serving import list_serving
 from loadshape.report.skeleton import (
     write_cards,
@@ -49,6 +50,7 @@ def write_summary(summary: Summary) -> str:
         write_section("Latency", _write_latencies(summary)),
         write_section("How sure, within this run", write_numbers(tables.SURE_HEAD, tables.list_sureness(summary))),
         write_section("Targets", write_numbers(tables.TARGET_HEAD, tables.list_targets(summary))),
+        write_section("Nodes", write_numbers(NODE_HEAD, list_machines(summary))),
         write_section("Rate", write_table(tables.list_rates(summary), number_cells=1)),
         write_section("Outcomes", _write_outcomes(summary)),
         write_section("Server", write_pairs(list_serving(summary))),

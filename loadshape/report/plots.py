@@ -32,6 +32,7 @@ from loadshape.report.waterfall import draw_waterfall
 from loadshape.stats import Floats, Integers, count_floor
 from loadshape.summary import Distribution, Summary
 from loadshape.validity import Limits
+from loadshape.validity.nodes import is_aligned
 
 _DRAWN = 1_000_000  # values from which a curve is drawn
 _PART = 1 << 20  # gaps that are binned at a time
@@ -46,10 +47,10 @@ def draw_figures(summary: Summary) -> list[Figure]:
         *(_draw_distribution(summary, name) for name in ("ttft", "e2e", "icl")),
         _draw_input(summary),
         _draw_heat(summary),
-        draw_flight(summary, _mark_window(summary)),
+        *([draw_flight(summary, _mark_window(summary))] if is_aligned(summary.log, summary.verdict.limits) else []),
         draw_waterfall(summary.log.requests),
         _draw_lengths(summary),
-        _draw_gaps(summary),
+        *([_draw_gaps(summary)] if is_aligned(summary.log, summary.verdict.limits) else []),
         _draw_lateness(summary),
     ]
     return [figure for figure in figures if figure.data]

@@ -85,7 +85,7 @@ def _tell_gpu(gpu: Gpu) -> str:
         parts.append(f"{gpu.clock_hz.mean / 1e6:.0f} MHz")
     if gpu.throttled:
         parts.append(f"slowed down by power or heat in {show_share(gpu.throttled)} of the samples")
-    return ", ".join(parts)
+    return ", ".join(parts) or "no sample during the run"
 
 
 def _tell_level(level: Level) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadshape.log import Run
+from loadshape.log import Log, Run
 from loadshape.metrics import DEFINITIONS, STALL
 from loadshape.reading import Reading, show_interval, take_reading
 from loadshape.stats import count_floor
@@ -24,6 +24,7 @@ from loadshape.units import format_duration, format_rate
 from loadshape.validity.arrivals import Arrivals
 from loadshape.validity.finding import show_number, show_share
 from loadshape.validity.host import measure_ceiling_share
+from loadshape.validity.sending import count_resent
 
 TARGET_HEAD = ("", "requests", "ok", "TTFT p50", "TTFT p99", "E2E p50", "E2E p99", "output")
 LATENCY_HEAD = ("", "p50", "p95", "p99", "max", "count")
@@ -71,8 +72,10 @@ def list_conditions(summary: Summary) -> list[tuple[str, str]]:
         ("traffic", f"{_describe_loop(run.loop, run.settings)}; {_describe_rates(summary)}"),
         *([("arrivals", _describe_arrivals(summary.arrivals))] if summary.arrivals else []),
         *([("isolation", _describe_isolation(run))] if "isolation" in run.settings else []),
+        ("state", clean_text(describe_state(summary.log))),
+        *_list_declared(summary.log),
         ("window", _describe_window(summary)),
-        ("instrument", f"{_count(run.processes, 'process')}{_name_probe(summary)}, {clean_text(run.pacing)} pacing"),
+        ("instrument", f"{_count_workers(run)}, {clean_text(run.pacing)} pacing"),
         ("stamps", _describe_stamps(summary)),
         *_describe_load(summary),
         ("run", f"{clean_text(run.run)} on {when}, {clean_text(manifest.ended)}, {clean_text(run.tool)}"),
@@ -80,6 +83,19 @@ def list_conditions(summary: Summary) -> list[tuple[str, str]]:
     changed = ", ".join(f"{name} {value:g}" for name, value in summary.verdict.limits.changed.items())
     rows += [("limits", f"of the verdict, not the default ones: {changed}")] if changed else []
     return rows + [("note", clean_text(note)) for note in manifest.notes]
+
+
+def describe_state(log: Log) -> str:
+    """Return what is known of the server's state before the run: as declared, and whether its cache was reset."""
+    state = (log.environment.get("declared") or {}).get("cache_state")
+    resets = [note for note in log.manifest.notes if note.startswith("reset_cache")]
+    told = [*([f"{state}, as declared"] if state else []), *resets]
+    return "; ".join(told) or "of the server not declared: cold, warm or with any cache (cache_state, reset_cache)"
+
+
+def _list_declared(log: Log) -> list[tuple[str, str]]:
+    facts = {key: it for key, it in (log.environment.get("declared") or {}).items() if key != "cache_state"}
+    return [("declared", clean_text(", ".join(f"{key} {value}" for key, value in facts.items())))] if facts else []
 
 
 def list_latencies(summary: Summary) -> list[Row]:
@@ -122,7 +138,9 @@ def list_rates(summary: Summary) -> list[Row]:
         _rate(summary, "total_tokens_per_s", "total tokens", tokens),
         _rate(summary, "user_tokens_per_s", "tokens a user", "after the first one, of the requests due in the window"),
         Row("goodput_hz", "goodput", (format_rate(summary.good_hz), good)),
-        Row("goodput_tokens_per_s", "goodput, tokens", (format_rate(summary.goodput_tokens_per_s), "of these requests")),
+        Row(
+            "goodput_tokens_per_s", "goodput, tokens", (format_rate(summary.goodput_tokens_per_s), "of these requests")
+        ),
     ]
     if summary.stalled is not None:
         told = f"of the time of answers, in gaps over {STALL:g} x the median one"
@@ -187,6 +205,11 @@ def list_notes(summary: Summary) -> Iterator[str]:
         if shared:
             share = f"{shared:,} of {summary.intervals.reads:,} reads ({show_share(shared / summary.intervals.reads)})"
             yield f"{share} held several token events: their ICL is an interval."
+    if resent := count_resent(summary.log):
+        yield (
+            f"{_count(resent, 'request')} sent twice, since the connection of the first time was stale: a server may "
+            "count them twice. Their times begin with the first."
+        )
     if summary.throughput.counted == 0 and summary.throughput.completed:
         yield "TPOT and tokens/s are n/a: the server did not count tokens (no usage in its answers)."
 
@@ -286,8 +309,10 @@ def _describe_isolation(run: Run) -> str:
     return told.get(run.settings["isolation"], none).format(clean_text(run.salt))
 
 
-def _name_probe(summary: Summary) -> str:
-    return " and a probe" if summary.log.run.settings.get("probe_share") else ""
+def _count_workers(run: Run) -> str:
+    probe = " and a probe" if run.settings.get("probe_share") else ""
+    on_each = f" on each of {run.nodes} nodes" if run.nodes > 1 else ""
+    return f"{_count(run.processes, 'process')}{probe}{on_each}"
 
 
 def _describe_stamps(summary: Summary) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loadshape.report import tables
 from loadshape.report.lines import align_rows, wrap_text
+from loadshape.report.machines import NODE_HEAD, list_machines
 from loadshape.report.serving import list_serving
 from loadshape.report.tables import Row
 from loadshape.summary import Summary
@@ -29,7 +30,8 @@ def write_summary(summary: Summary) -> str:
         ["Conditions", *_write_pairs(tables.list_conditions(summary))],
         ["Latency", *align_rows([tables.LATENCY_HEAD, *map(_flatten, tables.list_latencies(summary))], least=7)],
         _write_sureness(tables.list_sureness(summary)),
-        _write_targets(tables.list_targets(summary)),
+        _write_parts("Targets", tables.TARGET_HEAD, tables.list_targets(summary)),
+        _write_parts("Nodes", NODE_HEAD, list_machines(summary)),
         ["Rate", *_write_rates(tables.list_rates(summary))],
         _write_serving(list_serving(summary)),
         ["Outcomes", *_write_outcomes(tables.list_outcomes(summary))],
@@ -72,8 +74,8 @@ def _write_sureness(rows: Sequence[Row]) -> list[str]:
     return ["How sure, within this run", *align_rows([tables.SURE_HEAD, *map(_flatten, rows)], least=7)] if rows else []
 
 
-def _write_targets(rows: Sequence[Row]) -> list[str]:
-    return ["Targets", *align_rows([tables.TARGET_HEAD, *map(_flatten, rows)], least=7)] if rows else []
+def _write_parts(title: str, head: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    return [title, *align_rows([head, *map(_flatten, rows)], least=7)] if rows else []
 
 
 def _write_serving(pairs: Sequence[tuple[str, str]]) -> list[str]:

@@ -108,6 +108,13 @@ _QUESTIONS = (
         "look at the errors of the outcome not_sent; raise the limit of open files, or use more processes",
     ),
     _Question(
+        "sent again",
+        sending.find_resent,
+        "Requests that a stale connection had lost were sent once more: the server may have begun some of them twice, "
+        "and their latencies have the lost time in them.",
+        "have the server keep idle connections for more than 5 s, or take it as it is: resent in the section [limits]",
+    ),
+    _Question(
         "proxy",
         sending.find_proxies,
         "Every byte came through a proxy: what it takes is in the latencies, and what it merges is in the gaps.",
@@ -213,8 +220,8 @@ _QUESTIONS = (
     _Question(
         "clocks of the nodes",
         nodes.find_clocks,
-        "Times of different nodes can be apart by this much: what is in flight over all of them, gaps between arrivals of "
-        "different nodes, and the server's samples beside them. Latencies begin and end on one node and stay exact.",
+        "Times of different nodes can be apart by this much: what is in flight over all of them, gaps between arrivals "
+        "of different nodes, and the server's samples beside them. Latencies begin and end on one node and stay exact.",
         "have the clocks of all nodes kept by chrony or PTP, put the nodes into one network, or run shorter",
     ),
     _Question(

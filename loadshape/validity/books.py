@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from loadshape import metrics
 from loadshape.log import Log, count_outcomes
-from loadshape.stats import Floats, Integers
+from loadshape.stats import Floats, Integers, group_rows
 from loadshape.tally import NEVER
 from loadshape.units import NS_PER_S
 from loadshape.validity.finding import Finding, Limits, Status, show_share, weigh
@@ -66,7 +66,8 @@ def find_reads(log: Log, limits: Limits) -> Finding:
     faults = {"requests with another number of reads": int(np.count_nonzero(found != counted))}
     faults["reads of no request"] = tally.strange
     slack_ns = limits.stamp_order_s * NS_PER_S
-    sent_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("sent", "done"))
+    sent_ns, again_ns, done_ns = (metrics.read_column(log.requests, f"{it}_ns") for it in ("sent", "resent", "done"))
+    sent_ns = np.fmax(sent_ns, again_ns)  # an answer is to the last sending
     # A last word on an idle connection may be older than the request that it ended, but that did not end ok.
     early = metrics.is_outcome(log.requests, "ok") & (found > 0) & (first_ns < sent_ns - slack_ns)
     outside = early | (last_ns > done_ns + slack_ns)
@@ -159,12 +160,13 @@ def _count_in_flight(log: Log, *, begun_by_ns: Floats | float = 0.0, done_by_ns:
     sampler, at_ns = metrics.read_column(log.health, "worker"), metrics.read_column(log.health, "at_ns")
     owner = metrics.read_column(log.requests, "worker")
     begun_ns, done_ns = (metrics.read_column(log.requests, f"{stamp}_ns") for stamp in ("begun", "done"))
+    sent, none = ~np.isnan(begun_ns), np.empty(0, np.int64)
+    owners = {stamp: group_rows(owner[sent & ~np.isnan(of)]) for stamp, of in (("begun", begun_ns), ("done", done_ns))}
+    starts_ns, ends_ns = (of[sent & ~np.isnan(of)] for of in (begun_ns, done_ns))
+    begun_by, done_by = at_ns + begun_by_ns, at_ns + done_by_ns
     counts = np.zeros(len(at_ns))
-    for worker in np.unique(sampler):
-        rows, own = sampler == worker, owner == worker
-        starts, ends = (
-            np.sort(stamps[own & ~np.isnan(begun_ns) & ~np.isnan(stamps)]) for stamps in (begun_ns, done_ns)
-        )
-        begun = np.searchsorted(starts, (at_ns + begun_by_ns)[rows], "right")
-        counts[rows] = begun - np.searchsorted(ends, (at_ns + done_by_ns)[rows], "right")
+    for worker, rows in group_rows(sampler).items():
+        starts = np.sort(starts_ns[owners["begun"].get(worker, none)])
+        ends = np.sort(ends_ns[owners["done"].get(worker, none)])
+        counts[rows] = np.searchsorted(starts, begun_by[rows], "right") - np.searchsorted(ends, done_by[rows], "right")
     return counts

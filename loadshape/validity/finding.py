@@ -33,6 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lateness_p99_invalid_s: float = 0.005
     lateness_of_ttft_invalid: float = 0.05  # p99 of lateness as a share of the TTFT p50
     not_sent_invalid: float = 0.001
+    resent: float = 0.0  # of the planned requests, sent once more after a stale connection
     proxied: float = 0.0  # of the targets, behind a proxy; 1: it belongs to what is measured
     punctual_s: float = 0.010  # begun within this is punctual
     punctual_window_s: float = 10.0

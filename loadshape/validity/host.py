@@ -1,12 +1,12 @@
 # Did the machine under the generator leave it alone?
 #
-# Law: from the health rows. Counters are cumulated, so a share is a difference over a difference: a lost
-# row costs nothing. Each worker is looked at on its own and the worst one counts, on whichever host, since its requests
-# are in the report like all others. A column that the platform lacks is null, and its check is unknown.
+# Law: from the health rows. Counters are cumulated, so a share is a difference over a difference: a lost row costs
+# nothing. Each worker is looked at on its own and the worst one counts, on whichever host, since its requests are in
+# the report like all others. A column that the platform lacks is null, and its check is unknown.
 #
-# Run-queue delay (time spent runnable without a core) separates "our code is slow" from "we were not
-# scheduled"; no timer trick repairs the latter. REALTIME - MONOTONIC changes only when somebody sets the
-# clock: NTP slews both alike. Kernel receive stamps are REALTIME, so such a step would move them.
+# Run-queue delay (time spent runnable without a core) separates "our code is slow" from "we were not scheduled"; no
+# timer trick repairs the latter. REALTIME - MONOTONIC changes only when somebody sets the clock: NTP slews both
+# alike. Kernel receive stamps are REALTIME, so such a step would move them.
 
 """Checks of the host: run-queue delay, CPU, the calibrated ceiling, steal, throttling, pauses, clock steps."""
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from loadshape import metrics
 from loadshape.log import Log
-from loadshape.stats import Floats
+from loadshape.stats import Floats, group_rows
 from loadshape.units import NS_PER_S
 from loadshape.validity.finding import Finding, Limits, show_share, weigh
 
@@ -100,9 +100,9 @@ def measure_ceiling_share(log: Log) -> float | None:
 def _read_ceilings(log: Log) -> list[tuple[float, float]] | None:
     """Return (requests/s, chunks/s) of one worker and of all, as the replay copied them into the environment.
 
-    None where there are none, and for a run on several nodes: they are of the host that led it.
+    None where there are none, and for a run on nodes of a cluster: they are of the host that led it.
     """
-    if log.run.nodes > 1:
+    if log.nodes or log.run.nodes > 1:
         return None
     try:
         calibration = log.environment["client"]["calibration"]
@@ -123,14 +123,14 @@ def _series(log: Log, column: str) -> Iterator[tuple[int, Floats, Floats]]:
     """Yield (worker, times, values - first value), both in s, of each worker with two rows or more that know it."""
     workers, at_ns = metrics.read_column(log.health, "worker"), metrics.read_column(log.health, "at_ns")
     values = metrics.read_column(log.health, column)
-    for worker in np.unique(workers):
-        own = (workers == worker) & ~np.isnan(values)
-        if np.count_nonzero(own) > 1 and np.ptp(at_ns[own]) > 0:
-            yield int(worker), at_ns[own] / NS_PER_S, (values[own] - values[own][0]) / NS_PER_S
+    for worker, rows in group_rows(workers).items():
+        own = rows[~np.isnan(values[rows])]
+        if len(own) > 1 and np.ptp(at_ns[own]) > 0:
+            yield worker, at_ns[own] / NS_PER_S, (values[own] - values[own[0]]) / NS_PER_S
 
 
 def measure_shares(log: Log, column: str) -> dict[int, float]:
-    """Return for each worker that knows it how much a cumulated column of the health rows grew, as a share of the time."""
+    """Return how much a cumulated column of the health rows grew, as a share of the time, by worker that knows it."""
     return {worker: float(used_s[-1] / (at_s[-1] - at_s[0])) for worker, at_s, used_s in _series(log, column)}
 
 

@@ -1,18 +1,20 @@
 # Were the machines of the run alike, on one clock, and there until the end?
 #
 # Law: from nodes.json, and from the rows by node. A run on one host has none of these checks. Latencies begin and end
-# on one node, so no clock of another is in them; what needs a common clock are sums over nodes at one instant, and the
-# server's samples beside them.
+# on one node, so no clock of another is in them; what needs a common clock are sums over nodes at one instant, and
+# the server's samples beside them.
 #
 # Clocks. A node's stamps are since T0 on its own clock. By a burst at time t its T0, seen from the coordinator, lies
 #
 #     displaced = T0 of the node + offset(t) - T0 of the coordinator, within +- bound(t)
 #
-# whatever the way of the pings. The largest and the smallest end of these intervals, over all bursts and nodes, say how far
-# apart two stamps of the same instant can be: that holds the drift during the run too, since nothing is corrected.
+# whatever the way of the pings. The largest and the smallest end of these intervals, over all bursts and nodes, say
+# how far apart two stamps of the same instant can be: that holds the drift during the run too, since nothing is
+# corrected.
 #
-# Start. Wall clocks are another witness: where the kernel says that NTP or PTP keeps them, with its own largest error, T0 of
-# two nodes differs by that much on them, give or take both errors. Only what is beyond the errors is held against the limit.
+# Start. Wall clocks are another witness: where the kernel says that NTP or PTP keeps them, with its own largest
+# error, T0 of two nodes differs by that much on them, give or take both errors. Only what is beyond the errors is
+# held against the limit.
 
 """Checks of several nodes: their clocks, their start, their niceness, lateness of each, and lost ones."""
 
@@ -23,7 +25,7 @@ import numpy as np
 from loadshape import metrics
 from loadshape.log import Log
 from loadshape.nodes import Node
-from loadshape.stats import quantile
+from loadshape.stats import group_rows, quantile
 from loadshape.units import NS_PER_S, format_duration
 from loadshape.validity.finding import Finding, Limits, grade, weigh
 
@@ -68,17 +70,17 @@ def find_niceness(log: Log, _limits: Limits) -> Finding | None:
 
 
 def find_lateness(log: Log, limits: Limits) -> Finding | None:
-    """Hold the latest node's p99 of lateness against the limit of the run's; None for a run on one host.
+    """Hold the latest node's p99 of lateness against the limit of the run's; None where no node has requests enough.
 
     Among many nodes a slow one is not seen in the p99 of all. It makes a run suspect, since the run has its own limit.
     """
     if log.run.nodes < 2:
         return None
     node, late_s = metrics.read_column(log.requests, "node"), metrics.measure(log.requests, "lateness")
-    known = ~np.isnan(late_s)
-    found = [(quantile(late_s[known & (node == it)], 0.99), it) for it in np.unique(node[known]).tolist()]
-    worst_s, worst = max(((p99_s, it) for p99_s, it in found if p99_s is not None), default=(np.nan, 0))
-    return weigh(worst_s, limits.lateness_p99_s, about=f"p99 of node {worst}")
+    node, late_s = node[~np.isnan(late_s)], late_s[~np.isnan(late_s)]
+    found = [(quantile(late_s[rows], 0.99), it) for it, rows in group_rows(node).items()]
+    p99_s = [(value, it) for value, it in found if value is not None]
+    return weigh(max(p99_s)[0], limits.lateness_p99_s, about=f"p99 of node {max(p99_s)[1]}") if p99_s else None
 
 
 def measure_apart_s(log: Log) -> float | None:
@@ -94,12 +96,20 @@ def measure_apart_s(log: Log) -> float | None:
 
 
 def bound_stamps_s(log: Log, node: Node) -> tuple[float, float] | None:
-    """Return how much later than the coordinator's clock *node*'s stamps are at least and at most; None: never read."""
-    displaced_ns = node.epoch_monotonic_ns - log.run.epoch_monotonic_ns
-    heard = [(it.offset_ns, it.bound_ns) for it in node.bursts if it.offset_ns is not None and it.bound_ns is not None]
-    low_ns = min((displaced_ns + offset_ns - bound_ns for offset_ns, bound_ns in heard), default=0)
-    high_ns = max((displaced_ns + offset_ns + bound_ns for offset_ns, bound_ns in heard), default=0)
-    return (low_ns / NS_PER_S, high_ns / NS_PER_S) if heard else None
+    """Return how much later than the coordinator's the T0 of *node* is at least and at most; None: never read.
+
+    Of the readings before T0 only the last counts: what the clocks did earlier is in no stamp.
+    """
+    later_ns = node.epoch_monotonic_ns - log.run.epoch_monotonic_ns
+    bursts = sorted((it for it in node.bursts if it.heard), key=lambda it: it.at_ns)
+    before = sum(it.at_ns < 0 for it in bursts)
+    ends_ns = [
+        later_ns + it.offset_ns + end * it.bound_ns
+        for it in bursts[max(0, before - 1) :]
+        for end in (-1, 1)
+        if it.offset_ns is not None and it.bound_ns is not None
+    ]
+    return (min(ends_ns) / NS_PER_S, max(ends_ns) / NS_PER_S) if ends_ns else None
 
 
 def is_aligned(log: Log, limits: Limits) -> bool:

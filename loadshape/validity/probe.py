@@ -1,9 +1,9 @@
 # What does a process see that is never busy?
 #
-# Law: a probe is one more worker (of each node), alone in its process, with less than a hundredth of the sessions. It asks the same
-# server in the same run, so what the loaded workers see beyond it is not the server's: it is what they add (mutilate,
-# github.com/leverich/mutilate, keeps load and measuring agents apart for the same reason). Compared are service
-# times, from sent on: lateness has its own checks.
+# Law: a probe is one more worker (of each node), alone in its process, with less than a hundredth of the sessions. It
+# asks the same server in the same run, so what the loaded workers see beyond it is not the server's: it is what they
+# add (mutilate, github.com/leverich/mutilate, keeps load and measuring agents apart for the same reason). Compared
+# are service times, from sent on: lateness has its own checks.
 #
 # The probe has few requests, and a quantile of few is uncertain. So the loaded workers' quantile must lie outside of
 # the interval between two order statistics of the probe, three standard errors of the rank to either side, and by

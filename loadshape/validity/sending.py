@@ -58,6 +58,20 @@ def find_not_sent(log: Log, limits: Limits) -> Finding:
     return weigh(share, 0.0, limits.not_sent_invalid, show=show_share, about=f"({failed:,} of {log.run.planned:,})")
 
 
+def find_resent(log: Log, limits: Limits) -> Finding | None:
+    """Take the share of requests that were sent once more; None where the run was not to do that."""
+    if not log.run.settings.get("retry_stale"):
+        return None
+    resent = count_resent(log)
+    about = f"({resent:,} of {log.run.planned:,})"
+    return weigh(resent / max(log.run.planned, 1), limits.resent, show=show_share, about=about)
+
+
+def count_resent(log: Log) -> int:
+    """Return how many requests were sent once more, since the connection of the first sending was stale."""
+    return int(log.requests.num_rows - log.requests["resent_ns"].null_count)
+
+
 def find_proxies(log: Log, limits: Limits) -> Finding | None:
     """Take the share of the targets that lie behind a proxy; None where there is no proxy."""
     urls = [target["proxy"]["url"] for target in log.run.targets if target.get("proxy")]

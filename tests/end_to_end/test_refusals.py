@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forwarding import Forwarder, forwarding
 
 from loadshape.endpoint import Script, running
 from loadshape.errors import InputError, LogError, TargetError, TraceError
@@ -27,6 +29,8 @@ from .conftest import Launch, play, wait_for
 pytestmark = pytest.mark.slow
 TRACE = open_loop(5, 2)
 KEY = "planted-key-7f3a9c"
+LOGIN = "tester:planted-word-51c0"
+PLANTED = (KEY.encode(), b"planted-word-51c0", base64.b64encode(LOGIN.encode()))
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,13 @@ def locked() -> Iterator[str]:
     """Serve those who have the key."""
     with running(Script(ttft_s=0.005, itl_s=0.001), api_key=KEY) as address:
         yield address
+
+
+@pytest.fixture
+def doorman() -> Iterator[Forwarder]:
+    """A proxy that wants the password."""
+    with forwarding(Forwarder(login=LOGIN)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -153,34 +164,39 @@ def test_a_folder_that_cannot_be_made(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["env", "file"])
-def test_a_planted_key_is_nowhere(locked: str, tmp_path: Path, launch: Launch, source: str) -> None:
-    folder = tmp_path / "secrets"
+def test_a_planted_key_and_a_planted_password_are_nowhere(
+    locked: str, tmp_path: Path, launch: Launch, source: str, doorman: Forwarder
+) -> None:
+    folder, secrets = tmp_path / "secrets", {"MODEL_KEY": KEY, "PROXY_LOGIN": LOGIN}
     folder.mkdir()
-    (folder / "key").write_text(f"{KEY}\n")
-    (folder / "key").chmod(stat.S_IRUSR)
-    reference = "env:MODEL_KEY" if source == "env" else f"file:{folder / 'key'}"
+    for name, secret in secrets.items():
+        (folder / name).write_text(f"{secret}\n")
+        (folder / name).chmod(stat.S_IRUSR)
+    references = {name: f"env:{name}" if source == "env" else f"file:{folder / name}" for name in secrets}
     process = launch(
         f"""
-        token = open({str(folder / "key")!r}).read().strip()
-        target = Target({locked!r}, key={reference!r}, headers={{"X-Token": token}})
+        token = open({str(folder / "MODEL_KEY")!r}).read().strip()
+        target = Target({locked!r}, key={references["MODEL_KEY"]!r}, headers={{"X-Token": token}},
+                        proxy={doorman.url!r}, proxy_key={references["PROXY_LOGIN"]!r})
         log = replay(open_loop(30, 20), target, log="a.log", processes=2)
         log.verify()
         print(repr(target), log.run, log.environment, log.manifest.outcomes)
         """,
-        env={"MODEL_KEY": KEY} if source == "env" else {},
+        env=secrets if source == "env" else {},
     )
     wait_for(lambda: (tmp_path / "a.log" / "run.json").exists(), "the start")
     began_s, shown = time.monotonic(), []
     while process.poll() is None and time.monotonic() - began_s < 0.5:
-        shown += [command for command in read_commands() if KEY.encode() in command]
+        shown += [command for command in read_commands() if any(word in command for word in PLANTED)]
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert "{'ok': 30}" in output
     assert shown == []
-    assert KEY not in output
+    assert not any(word in output.encode() for word in PLANTED)
     shutil.rmtree(folder)
-    holding = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-    assert holding == []
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(word in content for word in PLANTED for content in files)
+    assert all(PLANTED[2].decode() in head for head in doorman.heads)  # but the proxy was told
 
 
 def read_commands() -> list[bytes]:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from loadshape import errors, fixture, log, observation, trace
+from loadshape import errors, fixture, log, nodes, observation, trace
 from loadshape.cli import app
 from loadshape.replayer.job import Settings
 from loadshape.runfile import TargetEntry, TargetOptions
@@ -179,6 +179,8 @@ PARTS: dict[str, Callable[[str], str]] = {
     "observation.samples": write_columns(observation.SAMPLES),
     "log.run": write_fields(log.Run),
     "log.manifest": write_fields(log.LogManifest),
+    "log.node": write_fields(nodes.Node),
+    "log.burst": write_fields(nodes.Burst),
     "log.outcomes": write_outcomes,
     "replayer.settings": write_fields(Settings),
     "target.options": write_fields(TargetOptions),

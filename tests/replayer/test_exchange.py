@@ -110,8 +110,16 @@ def test_a_finished_request_column_by_column(tmp_path: Path) -> None:
         "reasoning_tokens": 44,
         "rtt_ns": 45,
         "retransmits": 46,
+        "resent_ns": None,
         "server_request_id": "there-7",
     }
+
+
+def test_what_was_sent_twice_has_both_instants(tmp_path: Path) -> None:
+    exchange = make_exchange()
+    exchange.connected_ns, exchange.stale_ns, exchange.resent_ns = NULL, 120, 130
+    row = store(make_row(exchange, PLACE, Outcome.reset, 140, "why"), tmp_path / "row")
+    assert (row["connected_ns"], row["sent_ns"], row["resent_ns"], row["bytes_out"]) == (None, 103, 130, 2 * 8)
 
 
 def test_what_never_happened_is_null(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ DONE = Done(shards=[], outcomes={"ok": 1}, ended_ns=1)
 class ScriptedCrew:
     """One worker that says what it was given, while the user presses Ctrl-C at the places marked None."""
 
+    expected = 1
+
     def __init__(self, *turns: list[Report | None]) -> None:
         self.orders: list[Order] = []
         self._turns = iter(turns)

@@ -23,6 +23,8 @@ SOME = Settings(timeout_connect_s=0.1, timeout_first_s=0.2, timeout_idle_s=0.05,
 NONE = Settings(timeout_connect_s=None, timeout_first_s=None, timeout_idle_s=None, timeout_total_s=None)
 BEGUN = {"due_ns": 5 * MS, "begun_ns": 10 * MS}
 SENT = BEGUN | {"sent_ns": 20 * MS}
+STALE = SENT | {"stale_ns": 90 * MS}
+RESENT = STALE | {"resent_ns": 95 * MS}
 STREAMING = SENT | {"first_token_ns": 30 * MS, "last_read_ns": 40 * MS}
 
 
@@ -40,6 +42,8 @@ def make_exchange(position: int = 0, **stamps: int) -> Exchange:
         (SOME, BEGUN, None, 10 + 100, Outcome.timeout_connect),
         (SOME, SENT, None, 20 + 200, Outcome.timeout_first),
         (SOME, SENT | {"last_read_ns": 25 * MS}, None, 20 + 200, Outcome.timeout_first),  # a head is no token
+        (SOME, STALE, None, 90 + 100, Outcome.timeout_connect),  # it waits for another connection
+        (SOME, RESENT, None, 95 + 200, Outcome.timeout_first),
         (SOME, STREAMING, None, 40 + 50, Outcome.timeout_idle),
         (SOME, STREAMING | {"last_read_ns": 1000 * MS}, None, 10 + 1000, Outcome.timeout_total),
         (SOME, BEGUN, 60, 5 + 60, Outcome.cancelled),  # patience counts from the due instant

@@ -206,3 +206,17 @@ def test_a_window_that_never_came(served: str) -> None:
 def test_settings_that_cannot_work(settings: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         settings()  # type: ignore[operator]
+
+
+def test_gpus_that_are_lost_during_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho '0, [N/A], 61234, 81559, [N/A], 1755, 64, Not Active'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (watched,) = watch_gpus()
+    assert {it.name for it in watched.take()} == {
+        "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_clock_hz", "gpu_temperature_c",
+    }  # fmt: skip
+    command.write_text("#!/bin/sh\necho 'GPU is lost'\nexit 15\n")
+    with pytest.raises(OSError, match="nvidia-smi ended with 15: GPU is lost"):
+        list(watched.take())

@@ -10,8 +10,8 @@ import pytest
 
 from loadshape.errors import InputError, TargetError
 from loadshape.replayer.job import Settings
-from loadshape.replayer.roads import check_sources, list_roads
-from loadshape.replayer.terms import check_terms, choose_loop, plan_duration_s, tell_terms
+from loadshape.replayer.roads import check_roads, check_sources, find_roads, list_roads
+from loadshape.replayer.terms import PROXY_VARIABLES, check_terms, choose_loop, plan_duration_s, tell_terms
 from loadshape.runfile import RunFile
 from loadshape.target import Target
 from loadshape.trace import Loop, Trace
@@ -148,18 +148,52 @@ def test_every_value_in_force_is_told() -> None:
     assert "127.0.0.2 in turn" in told
 
 
+PROXY = "http://192.0.2.9:3128"
+
+
+def test_a_proxy_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    settings = Settings(processes=1)
+    assert not any("proxy" in line for line in tell_terms(OPEN, [ONE], settings))
+    assert tell_terms(OPEN, [Target("http://192.0.2.1/v1", proxy=PROXY)], settings)[-1] == (
+        "connections go through the proxy 192.0.2.9:3128: what it takes is in every latency"
+    )
+    monkeypatch.setenv("HTTPS_PROXY", "http://tester:planted@192.0.2.1:3128")
+    assert tell_terms(OPEN, [ONE], settings)[-1] == (
+        "HTTPS_PROXY of the environment: not used, only --proxy names a proxy"
+    )
+
+
+def test_roads_lead_to_the_proxy() -> None:
+    target = Target("https://192.0.2.1/v1", proxy=PROXY)
+    (road,) = find_roads(target, ["192.0.2.9"])
+    assert (road.address, road.port, str(road.explain(111))) == (
+        *("192.0.2.9", 3128),
+        "[Errno 111] the proxy 192.0.2.9:3128: Connection refused",
+    )
+    (road,) = find_roads(Target("https://192.0.2.1/v1"), ["192.0.2.1"])
+    assert (road.port, str(road.explain(111))) == (443, "[Errno 111] Connection refused")
+    both = [target, Target("https://192.0.2.2/v1", proxy=PROXY)]
+    assert check_roads(both, [["192.0.2.9"]] * 2, ()) == 1  # whose ports they share
+
+
 # Several targets in a run file
 
 
 def test_a_run_file_may_name_the_targets(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(
-        '[target]\ninsecure = true\n[[targets]]\nurl = "http://192.0.2.1/v1"\nweight = 2\n'
+        f'[target]\ninsecure = true\nproxy = "{PROXY}"\nproxy_key = "env:LOGIN"\n'
+        '[[targets]]\nurl = "http://192.0.2.1/v1"\nweight = 2\n'
         '[[targets]]\nurl = "http://192.0.2.2/v1"\nmodel = "tiny"\nkey = "env:OTHER"\n'
     )
     given = RunFile.load(path)
     first, second = given.make_targets([], model="tiny", key="env:KEY", allow_public=None)
     assert (first.weight, first.model, first.key, first.insecure) == (2, "tiny", "env:KEY", True)
+    assert (first.proxy, first.proxy_key) == (PROXY, "env:LOGIN")
+    other = given.make_targets([], model="tiny", key="env:KEY", proxy="http://192.0.2.8:1")[0]
+    assert (other.proxy, other.proxy_key) == ("http://192.0.2.8:1", "env:LOGIN")
     assert (second.weight, second.model, second.key) == (1, "tiny", "env:OTHER")
     with pytest.raises(InputError, match="found both"):
         given.make_targets(["http://192.0.2.3/v1"], model=None, key=None)

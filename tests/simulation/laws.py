@@ -111,6 +111,9 @@ class Laws:
             except Violation as found:
                 raise Violation(f"request {row.request} ended {name(row)} ({row.error}): {found}") from None
         self._check_sequence(positions)
+        resent = {row.request for row in self.store.requests if row.resent_ns != NULL}
+        if resent != set(self.network.stale) or (resent and not self.settings.retry_stale):
+            raise Violation(f"{sorted(self.network.stale)} were sent again, the rows say {sorted(resent)}")
 
     def _check_stamps(self, row: Row, position: int, served: Served | None) -> None:
         known = row.list_stamps(*ORDER)
@@ -119,6 +122,10 @@ class Laws:
             is_stray = served is not None and served.answer.kind == "stray" and earlier == "sent" and later != "done"
             if before > after and not is_stray:
                 raise Violation(f"{earlier}_ns {before} is after {later}_ns {after}")
+        if row.resent_ns != NULL and not (row.reused == 1 and row.sent_ns <= row.resent_ns <= row.done_ns):
+            raise Violation(f"it was sent at {row.sent_ns}, again at {row.resent_ns}, and ended at {row.done_ns}")
+        if row.resent_ns != NULL and row.first_byte_ns != NULL and row.first_byte_ns < row.resent_ns:
+            raise Violation("it was answered before it was sent again")
         planned_ns = self.plan.due_ns[position]
         if planned_ns != NULL and row.due_ns != planned_ns:
             raise Violation(f"its due instant was {planned_ns}, the row says {row.due_ns}")
@@ -156,9 +163,13 @@ class Laws:
             if outcome != "not_reached":
                 raise Violation("it was never begun")
             return
+        stale, served = (served, None) if self._is_lost(row, served) else (None, served)
         if outcome in ("not_sent", "refused") and served is None:
             return
-        if outcome == "timeout_connect" and served is None and row.error == "Connection timed out":
+        if outcome == "timeout_connect" and served is None and str(row.error).startswith("Connection timed out"):
+            return
+        if stale is not None and outcome == "timeout_connect":
+            self._explain_redial(row, stale)
             return
         if outcome in TIMEOUTS or outcome == "cancelled":
             self._explain_patience(row, position, served)
@@ -176,6 +187,23 @@ class Laws:
         had_enough = 0 <= enough <= served.answer.count_tokens(before) and not served.answer.is_settled(before)
         if had_enough and served.end is None:
             raise Violation(f"the client was to leave after {enough} tokens")
+
+    def _is_lost(self, row: Row, served: Served | None) -> bool:
+        """Return whether a stale connection lost it, and no other one was open in time; raise if none was tried."""
+        is_stale = served is not None and served.end is not None and not served.reads and row.reused == 1
+        if not (is_stale and self.settings.retry_stale) or row.resent_ns != NULL:
+            return False
+        is_over = self.history.cuts or self.player.stopped or self.settings.duration_s is not None
+        if name(row) == "reset" and not is_over:
+            raise Violation("a stale connection lost it, and it was not sent again")
+        return name(row) != "reset"
+
+    def _explain_redial(self, row: Row, stale: Served) -> None:
+        """Raise unless the second connection, too, had its time."""
+        up_ns = stale.ended_ns + to_ns(self.settings.timeout_connect_s or NEVER / 1e9)
+        late_ns = row.done_ns + self.history.epoch_ns - up_ns
+        if not 0 <= late_ns <= self.history.excuse_ns(stale.ended_ns) + STALL_NS:
+            raise Violation(f"it ended {late_ns / 1e6:.3f} ms after the time of its second connection was up")
 
     def _explain_patience(self, row: Row, position: int, served: Served | None) -> None:
         """Raise unless the time was up, and nothing that had come before would have settled the outcome."""
@@ -206,7 +234,7 @@ class Laws:
         settings, epoch_ns, outcome = self.settings, self.history.epoch_ns, name(row)
         if outcome == "cancelled":
             enough = self.plan.abort_tokens[position]
-            if row.error == "planned: the client had enough tokens":
+            if str(row.error).startswith("planned: the client had enough tokens"):
                 assert served is not None
                 if served.answer.count_tokens(row.bytes_in) < enough:
                     raise Violation(f"{enough} tokens were not there")
@@ -224,7 +252,8 @@ class Laws:
         if outcome == "timeout_first":
             if tokens:
                 raise Violation(f"{tokens} tokens had come")
-            return row.sent_ns + to_ns(settings.timeout_first_s or NEVER / 1e9) + epoch_ns
+            asked_ns = max(row.sent_ns, row.resent_ns)
+            return asked_ns + to_ns(settings.timeout_first_s or NEVER / 1e9) + epoch_ns
         if not tokens or served is None:
             raise Violation("no token had come")
         return self.store.reads[row.request][-1].at_ns + to_ns(settings.timeout_idle_s or NEVER / 1e9) + epoch_ns

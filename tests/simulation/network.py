@@ -75,10 +75,11 @@ class Served:
     arrivals: list[tuple[int, int, str | None]] = field(default_factory=list)  # (instant, bytes so far, end)
     reads: list[tuple[int, int, int]] = field(default_factory=list)  # (at, seen, bytes) of the client's reads
     end: str | None = None  # "fin" or "rst", once it was handed over
+    ended_ns: int = 0  # when that was
 
     def note_end(self, at_ns: int, end: str) -> None:
         """Note that the end of the connection was handed over."""
-        self.end = end
+        self.end, self.ended_ns = end, at_ns
         if not any(how for _, _, how in self.arrivals):  # it was on its way before the request was
             self.arrivals.append((at_ns, sum(size for _, _, size in self.reads), end))
 
@@ -120,6 +121,7 @@ class SimNetwork:
         self.due_at_ns = NEVER
         self.inbox: deque[tuple[Connection, int, int, What]] = deque()
         self.served: dict[int, Served] = {}
+        self.stale: dict[int, Served] = {}  # the first sending of what was sent twice
         self.links: dict[int, Link] = {}
         self.opened = self.closed = 0
         self._host, self._random, self._weather = host, random, weather
@@ -157,8 +159,10 @@ class SimNetwork:
             raise Violation(f"a request was sent on connection {connection.number}, which is closed")
         now_ns = self._host.now_ns()
         request = int(b"".join(parts).rpartition(b" ")[2])
-        if request in self.served:
-            raise Violation(f"request {request} was sent twice")
+        if (first := self.served.get(request)) is not None:
+            if request in self.stale or first.reads or first.end is None or link.served is not None:
+                raise Violation(f"request {request} was sent twice")
+            self.stale[request] = first
         if link.served is not None and sum(read[2] for read in link.served.reads) < link.served.answer.whole_at:
             raise Violation(f"request {request} was sent before the answer to {link.served.request} had ended")
         idle_ns = now_ns - max(link.connect_ns, link.served.reads[-1][1] if link.served is not None else 0)

@@ -30,6 +30,7 @@ def draw_settings(random: Random) -> Settings:
         duration_s=random.uniform(0.05, 2) if random.random() < 0.15 else None,
         requests=random.randint(1, 20) if random.random() < 0.1 else None,
         spin_us=100 if random.random() < 0.1 else 0,
+        retry_stale=random.random() < 0.4,
     )
 
 

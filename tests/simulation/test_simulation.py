@@ -15,11 +15,13 @@ import pytest
 from loadshape.log import Outcome
 from loadshape.replayer import pool
 from loadshape.replayer.decoder import Decoder
+from loadshape.replayer.exchange import Exchange
 from loadshape.replayer.ledger import Ledger
 from loadshape.replayer.limits import Limits
 from loadshape.replayer.lines import Lines
 from loadshape.replayer.player import Player
 from loadshape.replayer.scheduler import Scheduler
+from loadshape.replayer.sender import Sender
 
 from .laws import name
 from .world import simulate
@@ -62,8 +64,10 @@ def test_the_runs_reach_every_outcome_and_every_fault() -> None:
         seen["kill"] += world.history.is_killed
         seen["disk"] += bool(world.store.trouble)
         seen["reuse"] += sum(row.reused == 1 for row in world.store.requests)
+        seen["sent again"] += len(world.network.stale)
         seen["lost target"] += len(world.player.sender.lines.routes.lost)
-    expected = {outcome.name for outcome in Outcome} - {"lost"} | {"stall", "kill", "disk", "reuse", "lost target"}
+    expected = {outcome.name for outcome in Outcome} - {"lost"}
+    expected |= {"stall", "kill", "disk", "reuse", "sent again", "lost target"}
     assert {what for what in expected if not seen[what]} == set()
 
 
@@ -156,10 +160,36 @@ def forget_patience(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Limits, "has_had_enough", lambda self, exchange, plan: False)
 
 
+def send_again_unasked(patch: pytest.MonkeyPatch) -> None:
+    def retry(self: Sender, exchange: Exchange) -> bool:
+        self.retries_stale = True
+        return resend(self, exchange)
+
+    resend = Sender.retry
+    patch.setattr(Sender, "retry", retry)
+
+
+def never_send_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sender, "retry", lambda self, exchange: False)
+
+
+def send_again_from_the_pool(patch: pytest.MonkeyPatch) -> None:
+    def dial(self: Sender, exchange: Exchange, at_ns: int) -> None:
+        connection = self.lines.take(self.clock.now_ns(), exchange.target)
+        if connection is None or exchange.stale_ns < 0:
+            open_another(self, exchange, at_ns)
+        else:
+            connection.exchange, exchange.connection = exchange, connection
+            self._send(exchange, connection)
+
+    open_another = Sender._dial
+    patch.setattr(Sender, "_dial", dial)
+
+
 DEFECTS = [
     release_early, forget_cancelled_rows, finish_twice, ignore_slots_after_failures, use_closed_connections,
     leak_connections, trust_old_connections, lose_reads, send_after_the_stop, time_out_before_reading,
-    forget_patience,
+    forget_patience, send_again_unasked, never_send_again, send_again_from_the_pool,
 ]  # fmt: skip
 
 

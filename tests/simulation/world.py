@@ -23,6 +23,7 @@ from loadshape.clock import FakeClock
 from loadshape.replayer import decoder
 from loadshape.replayer.body import Prepared
 from loadshape.replayer.player import Player
+from loadshape.replayer.scheduler import NEVER
 
 from .laws import History, Laws, name
 from .network import MS, US, S, SimNetwork, Violation
@@ -274,14 +275,19 @@ class World:
 
     def _note_stop(self, grace_s: float) -> None:
         now_ns = self.clock.now_ns()
+        if self.player._end_ns < NEVER:  # a player that slept through the end of the duration hears of the stop first
+            self.history.cuts = [cut for cut in self.history.cuts if cut[1] != self._find_end_ns()]
         self.history.cuts.append((now_ns + round(grace_s * S), now_ns))
         self.history.stopped_at_begun = self.player.sender.begun
 
     def _note_end(self) -> None:
-        assert self.settings.duration_s is not None
-        end_ns = self.history.epoch_ns + round(self.settings.duration_s * S)
+        end_ns = self._find_end_ns()
         if self.settings.grace_s is not None and not self.history.cuts:
             self.history.cuts.append((end_ns + round(self.settings.grace_s * S), end_ns))
+
+    def _find_end_ns(self) -> int:
+        assert self.settings.duration_s is not None
+        return self.history.epoch_ns + round(self.settings.duration_s * S)
 
     def _kill(self) -> None:
         self.history.is_killed = self._is_over = True
