@@ -13,13 +13,13 @@ demo: .venv/.demo  ## from ShareGPT text to a verdict, in demo/
 	$(BIN)/loadshape demo
 
 test: .venv/.test  ## the whole suite
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-vllm: .venv/.test $(if $(LOADSHAPE_VLLM_URL),,.vllm/.made)  ## against a real vLLM on the CPU (2.7 GB), or the one at LOADSHAPE_VLLM_URL
 	LOADSHAPE_VLLM=.vllm $(BIN)/python -m pytest -m vllm tests/vllm
 
 fast: .venv/.test  ## without the end-to-end parts
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 lint: .venv/.lint  ## ruff, mypy strict, and the house rules
 	$(BIN)/ruff check .

@@ -116,8 +116,7 @@ class Agent:
         _check_portion(portion)
         _check_job(portion, job)
         name = f"loadshape-{job.run}-node-{job.node}"
-        self._home = Path(scratch or tempfile.gettempdir()) / name
-        self._home.mkdir(parents=True)
+        self._home = _make_folder(Path(scratch or tempfile.gettempdir()) / name)
         trace = portion.write(self._home / "portion.trace")
         log = Path(job.log) if is_shared else self._home / "run.log"
         log.mkdir(parents=True, exist_ok=True)
@@ -191,6 +190,8 @@ class Agent:
                     self._take(worker, report)
             except LoadshapeError as error:
                 self._fail(crew, error)
+            except Exception as error:  # nobody else would notice that this thread has ended
+                self._fail(crew, ReplayError(f"a defect of loadshape: {type(error).__name__}: {error}"))
             if time.monotonic() - self._heard_at_s > SILENCE_S:
                 self._fail(crew, ReplayError(f"the coordinator has not been heard for {SILENCE_S:.0f} s"))
         with self._changed:
@@ -212,6 +213,14 @@ class Agent:
             self._error, self._is_news = error, True
             self._changed.notify_all()
         crew.tell(Stop(grace_s=0.0, reason=f"stopped: {error}"))
+
+
+def _make_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True)
+    except OSError as problem:
+        raise InputError(f"scratch: {path} cannot be made: {problem.strerror}; choose another place") from None
+    return path
 
 
 def _check_portion(portion: Trace) -> None:

@@ -6,8 +6,8 @@
 #
 #     check -> preflight -> run.json -> workers ready -> T0 -> ... -> workers done -> manifest.json
 #
-# Ctrl-C stops the sending, lets what is in flight finish for interrupt_grace_s, and still closes a
-# complete and honest log; a second one cuts at once.
+# Ctrl-C, and SIGTERM (which schedulers send), stops the sending, lets what is in flight finish for
+# interrupt_grace_s, and still closes a complete and honest log; a second one cuts at once.
 
 """Replay a trace against a target and write the log."""
 
@@ -165,11 +165,15 @@ def _count_interrupts() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupts  # only the main thread gets signals, and may say what becomes of them
         return
-    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    def note(number: int, _frame: object) -> None:
+        interrupts.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _hear(team: Team, said: dict[int, Progress], done: dict[int, Done]) -> None:

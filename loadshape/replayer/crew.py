@@ -126,7 +126,7 @@ class Crew:
             for line in lines:
                 report = read_report(line)
                 if isinstance(report, Failed):
-                    raise explain_failure(report, Path(self._jobs[worker].log))
+                    raise explain_failure(report, Path(self._jobs[rank].log))
                 yield worker, report
             if not data:
                 self._selector.unregister(key.fileobj)

@@ -77,7 +77,7 @@ class Portable:
 
     async def _reach(self, road: Road, tunnel: Tunnel | None) -> socket.socket:
         """Return a socket that leads to the target, through the *tunnel* if there is one. Raises OSError."""
-        sock = socket.socket(road.family, socket.SOCK_STREAM)
+        sock = socket.socket(road.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio leaves Nagle on
         try:
             sock.setblocking(False)
             road.bind(sock)

@@ -242,7 +242,7 @@ def test_a_full_disk_on_one_node(ring: Ring, url: str, long: Path, tmp_path: Pat
     filler.unlink()
     assert code == 3, told
     log = Log.open(tmp_path / "run.log")
-    assert "the log cannot be written: No space left on device" in log.manifest.ended
+    assert "cannot be written: No space left on device" in log.manifest.ended
     assert log.requests.num_rows == 6000
     assert judge(log).status == "INVALID"
     check_nobody_left(ring)

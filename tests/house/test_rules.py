@@ -33,6 +33,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "loadshape.cli.converting:convert": "likewise",
         "loadshape.cli.playing:replay_trace": "likewise",
         "loadshape.cli.judging:report": "likewise",
+        "loadshape.replayer:replay": "the door of the room: what to play, on what, where to, and who looks on",
     },
     "at most 12 flags a command": {
         "replay": "what, where, how far, by which road, on which machines; everything else is in the run file already",

@@ -358,6 +358,20 @@ def test_the_stamp_is_the_kernels(play: Play) -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_small_request_waits_for_nothing(run: Callable[..., int]) -> None:
+    async def connect() -> int:
+        side = Side("user")
+        connection, peer = await side.connect()
+        delayed = connection.handle.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        peer.close()
+        side.close()
+        await asyncio.sleep(0)
+        return int(delayed)
+
+    assert run(connect()) != 0
+
+
 async def read(side: Side, peer: socket.socket, size: int) -> bytes:
     """Return *size* bytes that arrived at the server, fewer at the end of the stream."""
     data = bytearray()

@@ -176,11 +176,11 @@ def test_no_session_is_taken_up_again(certificate: Path) -> None:
 class Host:
     """A Secured network, its owner, and the server that it talks to."""
 
-    def __init__(self, certificate: Path, host: str = "localhost") -> None:
+    def __init__(self, certificate: Path, host: str = "localhost", proxy: str | None = None) -> None:
         self.side = Side("kernel")
         self.context = make_server_context(certificate)
         self.context.num_tickets = 0  # which would wait unread and unacknowledged, and move what a test looks at
-        target = Target(f"https://{host}:{self.side.port}/v1", ca_file=str(certificate))
+        target = Target(f"https://{host}:{self.side.port}/v1", ca_file=str(certificate), proxy=proxy)
         self.side.network.shut()
         streams = Streams(self.side.loop, [list_roads(["127.0.0.1"], self.side.port)])
         self.side.network = self.network = Secured(streams, self.side.loop, [target])
@@ -200,6 +200,10 @@ class Host:
         peer = Peer(self.context, await self.side.accept())
         assert peer.handle is not None
         peer.handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return await self.greet(connection, peer)
+
+    async def greet(self, connection: Connection, peer: Peer) -> tuple[Connection, Peer]:
+        """Shake hands."""
         while not peer.is_open:
             await self.say(peer, peer.shake(await self.receive(peer)))
         await self.side.until(lambda: ("opened", connection) in self.side.said)
@@ -385,3 +389,32 @@ def test_a_connection_that_is_still_shaking_hands_can_be_closed(play: Play) -> N
         assert host.side.said == [("opened", other)]
 
     play(scene)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the inner epoll is Linux only")
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 403 Forbidden\r\n\r\n", b""])
+def test_behind_a_proxy_a_tunnel_comes_before_the_handshake(certificate: Path, answer: bytes) -> None:
+    async def act() -> None:
+        host = Host(certificate, proxy="http://127.0.0.1:3128")
+        connection = host.network.open()
+        peer = Peer(host.context, await host.side.accept())
+        assert (await host.receive(peer)).startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % host.side.port)
+        for half in (answer[:9], answer[9:]):
+            await host.say(peer, half)
+        if b"200" in answer:
+            await host.greet(connection, peer)
+            assert host.network.send(connection, [b"request"])
+            assert peer.unseal(await host.receive(peer)) == b"request"
+        else:
+            assert peer.handle is not None
+            peer.handle.shutdown(socket.SHUT_WR)
+            await host.side.until(lambda: host.side.said)
+            assert host.side.said == [("failed", connection)]
+            outcome, reason = translate_error(host.side.errors[0])
+            assert outcome is (Outcome.refused if answer else Outcome.reset)
+            assert reason.startswith("the proxy 127.0.0.1:3128 ")
+        host.side.close()
+        await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(act())
