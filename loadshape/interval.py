@@ -135,7 +135,7 @@ def student(freedom: float, confidence: float = CONFIDENCE) -> float:
     low, high = 0.0, 1.0
     while _tail(high, freedom) > 1.0 - confidence:
         high *= 2.0
-    for _ in range(80):
+    for _ in range(48):  # halvings: to the last digits of a double
         middle = (low + high) / 2.0
         low, high = (middle, high) if _tail(middle, freedom) > 1.0 - confidence else (low, middle)
     return (low + high) / 2.0

@@ -108,11 +108,14 @@ def check_reading(name: str) -> str:
     raise InputError(f"reading: expected a metric of the report such as ttft.p95 or request_hz, found {name!r}{hint}")
 
 
-def take_reading(summary: Summary, name: str) -> Reading:
-    """Return the reading *name* of one run. Raises InputError for a name that is none."""
+def take_reading(summary: Summary, name: str, sample: Floats | None = None) -> Reading:
+    """Return the reading *name* of one run. Raises InputError for a name that is none.
+
+    *sample* is draw_sample of its metric, for who takes several readings of one.
+    """
     unit = check_reading(name)
     if unit == "s":
-        return _read_distribution(summary, name)
+        return _read_distribution(summary, name, sample)
     if name in SHARES:
         return _read_share(summary, name)
     if name in COSTS:
@@ -172,7 +175,7 @@ def draw_sample(summary: Summary, metric: str) -> Floats:
     return values[~np.isnan(values)]
 
 
-def _read_distribution(summary: Summary, name: str) -> Reading:
+def _read_distribution(summary: Summary, name: str, sample: Floats | None) -> Reading:
     metric, _, statistic = name.partition(".")
     whole: Distribution = getattr(summary, metric)
     count = whole.count
@@ -180,7 +183,7 @@ def _read_distribution(summary: Summary, name: str) -> Reading:
     percent = match and match["percent"]
     if count == 0:
         return Reading(name, "s", None, count=0, why="no request has this metric")
-    sample = _thin(draw_sample(summary, metric))
+    sample = _thin(draw_sample(summary, metric) if sample is None else sample)
     if not percent:
         value: float | None = getattr(whole, f"{statistic}_s")  # mean, min or max
         is_bounded = statistic == "mean" and value is not None and math.isfinite(value)

@@ -371,9 +371,15 @@ SECONDED = {  # start and end of what was found, and whether (3, 8) called a giv
 def test_what_is_seconded_overlaps_what_another_model_holds_possible(bounds: tuple[int, int]) -> None:
     second = Second("other", ("GIVEN",), 0.1)
     for label in ("GIVEN", f"{model.POSSIBLE}GIVEN"):
-        assert recognizer_package._is_seconded(*bounds, second, [(3, 8, label, 0.1)]) is SECONDED[bounds]
-    for other in ((3, 8, "CITY", 0.9), (3, 8, "GIVEN", 0.09)):
-        assert not recognizer_package._is_seconded(*bounds, second, [other])
+        named = [
+            (30, 31, label, 0.9),
+            (3, 8, label, 0.1),
+            (3, 4, label, 0.1),
+            (3, 99, "CITY", 0.9),
+            (0, 99, label, 0.09),
+        ]
+        assert recognizer_package._compile_second(second, named)(*bounds) is SECONDED[bounds]
+    assert not recognizer_package._compile_second(second, [])(*bounds)
 
 
 def test_a_classifier_says_what_it_holds_possible() -> None:

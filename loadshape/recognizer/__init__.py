@@ -16,9 +16,11 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 from loadshape.digest import digest_json
 from loadshape.errors import MissingExtra, PolicyError
@@ -132,11 +134,12 @@ class Recognizers:
         for naming in self._namings:
             rule, conditions = naming.rule, naming.conditions
             mine = [each for each in read[rule.recognizer.removeprefix(NER)] if each[2] in rule.labels]
+            seconded = _compile_second(rule.second, read[rule.second.model]) if rule.second else None
             for start, end, label, given in _join_names(mine, text, naming.join):
                 score = conditions.weigh(text, start, end, given)
                 if score is None or not conditions.hold(text, start, end, fences):
                     continue
-                if rule.second is None or _is_seconded(start, end, rule.second, read[rule.second.model]):
+                if seconded is None or seconded(start, end):
                     yield Span(start, end, naming.rank, f"{rule.recognizer}:{label}", score)
 
 
@@ -152,11 +155,16 @@ def _list_models(rule: Rule) -> list[str]:
     return [rule.recognizer.removeprefix(NER), *([rule.second.model] if rule.second else [])]
 
 
-def _is_seconded(start: int, end: int, second: Second, named: Sequence[Named]) -> bool:
-    return any(
-        begin < end and start < stop and score >= second.score and label.removeprefix(POSSIBLE) in second.labels
+def _compile_second(second: Second, named: Sequence[Named]) -> Callable[[int, int], bool]:
+    """Return a test: does anything that *second* holds possible overlap these bounds?"""
+    possible = sorted(
+        (begin, stop)
         for begin, stop, label, score in named
+        if score >= second.score and label.removeprefix(POSSIBLE) in second.labels
     )
+    begins = [begin for begin, _ in possible]
+    reached = [0, *accumulate((stop for _, stop in possible), max)]  # by all that begin before
+    return lambda start, end: reached[bisect_left(begins, end)] > start
 
 
 def _join_names(named: Sequence[Named], text: str, join: re.Pattern[str] | None) -> Iterator[Named]:

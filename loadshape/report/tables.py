@@ -17,7 +17,7 @@ import msgspec
 
 from loadshape.log import Log, Run
 from loadshape.metrics import DEFINITIONS, STALL
-from loadshape.reading import Reading, show_interval, take_reading
+from loadshape.reading import Reading, draw_sample, show_interval, take_reading
 from loadshape.stats import count_floor
 from loadshape.summary import Distribution, Objectives, Summary
 from loadshape.units import format_duration, format_rate
@@ -165,7 +165,8 @@ def list_sureness(summary: Summary) -> list[Row]:
 
 def take_sure_readings(summary: Summary) -> list[Reading]:
     """Return the percentiles of SURE that have an interval."""
-    found = [take_reading(summary, f"{name}.{of}") for name in SURE for of in ("p50", "p95", "p99")]
+    samples = {name: draw_sample(summary, name) for name in SURE}
+    found = [take_reading(summary, f"{name}.{of}", samples[name]) for name in SURE for of in ("p50", "p95", "p99")]
     return [it for it in found if it.interval is not None]
 
 

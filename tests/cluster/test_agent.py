@@ -158,9 +158,7 @@ def test_what_this_node_does_not_have_is_refused(
     with pytest.raises(InputError, match=r"scratch: /proc/.* cannot be made"):
         agent.prepare(make_job(url, tmp_path), portion, scratch="/proc/none", is_shared=False)
     monkeypatch.setattr(capacity, "read_descriptors", lambda: (100, 100))
-    with pytest.raises(
-        InputError, match="100 slots need 50 connections in each of 2 workers"
-    ):
+    with pytest.raises(InputError, match="100 slots need 50 connections in each of 2 workers"):
         agent.prepare(make_job(url, tmp_path), portion, scratch=str(tmp_path), is_shared=False)
 
 

@@ -142,10 +142,13 @@ def test_three_nodes_are_one_run(ring: Ring, url: str, tmp_path: Path) -> None:
     assert not list(Path(ring.disk).glob("loadshape-*"))
 
 
-def test_the_library_takes_a_launcher(ring: Ring, url: str, short: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_library_takes_a_launcher(ring: Ring, url: str, short: Path, tmp_path: Path, is_shared: bool) -> None:
     script = f"""
         import loadshape as ls
-        launcher = ls.RayLauncher(nodes=2, address={ring.address!r}, scratch={ring.disk!r}, ping_s=1)
+        launcher = ls.RayLauncher(
+            nodes=2, address={ring.address!r}, scratch={ring.disk!r}, ping_s=1, is_shared={is_shared}
+        )
         log = ls.replay({str(short)!r}, ls.Target({url!r}), log={str(tmp_path / "run.log")!r}, launcher=launcher)
         print(log.manifest.outcomes, len(log.nodes[0].bursts))
     """
@@ -154,12 +157,16 @@ def test_the_library_takes_a_launcher(ring: Ring, url: str, short: Path, tmp_pat
     assert process.returncode == 0, errors
     assert out.startswith("{'ok': 300}")
     assert int(out.split()[-1]) >= 4  # before, during, after
+    folders = {it.folder for it in Log.open(tmp_path / "run.log").nodes}
+    assert (folders == {str(tmp_path / "run.log")}) is is_shared
+    assert not any(list(ring.see_disk(node).glob("loadshape-*/run.log")) for node in ring.nodes)
 
 
 def test_a_run_on_one_machine_differs_by_the_node_alone(ring: Ring, url: str, short: Path, tmp_path: Path) -> None:
     assert finish(ring.replay(short, tmp_path / "two.log", url=url))[0] in PLAYED
     alone = ring.start(LOADSHAPE, "replay", str(short), "--target", url, "-o", str(tmp_path / "one.log"))
-    assert finish(alone)[0] in PLAYED
+    code, told = finish(alone)
+    assert code in PLAYED, told
     one, two = Log.open(tmp_path / "one.log"), Log.open(tmp_path / "two.log")
     same = ["request", "session", "turn", "target", "due_ns", "outcome", "status", "finish_reason", "completion_tokens"]
     assert one.requests.select(same).equals(two.requests.select(same))
