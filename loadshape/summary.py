@@ -245,7 +245,7 @@ def summarize(
     requests, objectives, limits = log.requests, objectives or Objectives(), limits or Limits()
     window = open_window(log, warmup_s, cooldown_s)
     members = window.holds(metrics.read_stamp_s(requests, "due")) & metrics.fell_due(requests)
-    chosen = requests.filter(pa.array(members))
+    chosen = requests if members.all() else requests.filter(pa.array(members))
     verdict = judge(log, limits, window_s=(window.start_s, window.end_s))  # first: it needs the most memory
     gaps = metrics.measure_gaps(log, _numbers_ok(chosen))
     icl = Distribution.of(gaps.gap_ns)

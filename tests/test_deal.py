@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadshape.cluster.portion import cut_portion
+from loadshape.cluster.portion import cut_portions
 from loadshape.deal import deal_sessions, find_workers, number_sessions, space_probe
 from loadshape.plan import split_trace
 from traces import ask, make_trace
@@ -57,7 +57,7 @@ def test_it_is_what_the_workers_of_the_nodes_play(
     each = processes + (probe_share > 0)
     played = {}
     for node in range(nodes):
-        portion = cut_portion(trace, node, nodes)
+        portion = list(cut_portions(trace, nodes))[node]
         for rank in range(each):
             share = split_trace(portion, rank, processes, probe_every=space_probe(probe_share))
             played |= dict.fromkeys(share.request, node * each + rank)

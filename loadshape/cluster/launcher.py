@@ -31,7 +31,7 @@ import msgspec
 from loadshape.cluster.agent import Agent
 from loadshape.cluster.beacon import Sounder, make_token
 from loadshape.cluster.member import Member, get_answer
-from loadshape.cluster.portion import cut_portion, split_settings
+from loadshape.cluster.portion import cut_portions, split_settings
 from loadshape.cluster.team import RayTeam
 from loadshape.errors import InputError, ReplayError, require
 from loadshape.replayer.job import Job, Settings
@@ -85,9 +85,10 @@ class RayLauncher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         require("ray", "ray")
         if settings.source_ips:
             raise InputError("source_ips: are addresses of one machine; leave them out of a run on several nodes")
-        for node in range(self.nodes):
-            split_settings(trace, settings, node, self.nodes)
-        cut_portion(trace, self.nodes - 1, self.nodes)
+        if settings.requests is not None:
+            for node in range(self.nodes):
+                split_settings(trace, settings, node, self.nodes)
+        next(cut_portions(trace, self.nodes))
 
     @contextmanager
     def launch(self, job: Job, trace: Trace, *, lease: int) -> Iterator[RayTeam]:
@@ -96,7 +97,8 @@ class RayLauncher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         with self.place(job.settings.processes, token) as (ray, members):
             _check_alike(members)
             _check_addresses(job, members)
-            calls = [self._send_portion(ray, member, job, trace) for member in members]
+            portions = cut_portions(trace, self.nodes)
+            calls = [self._send(ray, *it, trace, job) for it in zip(members, portions, strict=True)]
             for member, call in zip(members, calls, strict=True):
                 member.folder = get_answer(ray, member, call)
             peers = {it.node: (it.address, it.facts.port) for it in members if it.facts is not None}
@@ -126,8 +128,8 @@ class RayLauncher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             finally:
                 _end(ray, members)
 
-    def _send_portion(self, ray: Any, member: Member, job: Job, trace: Trace) -> Any:
-        portion = cut_portion(trace, member.node, self.nodes)
+    def _send(self, ray: Any, member: Member, portion: Trace, trace: Trace, job: Job) -> Any:
+        """Begin to send a node its portion, and return the call."""
         settings = split_settings(trace, job.settings, member.node, self.nodes)
         first = member.node * settings.workers
         job = msgspec.structs.replace(job, worker=first, node=member.node, settings=settings)

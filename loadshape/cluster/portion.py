@@ -8,9 +8,11 @@
 #
 # Its duration and its loop are those of the whole run. Superposed, the portions' arrivals are exactly the planned ones.
 
-"""Portion: what one node gets of a trace, and of the totals of a run."""
+"""Portions: what each node gets of a trace, and of the totals of a run."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -20,15 +22,24 @@ import pyarrow.compute as pc
 from loadshape.errors import InputError
 from loadshape.plan import count_sessions, split_total
 from loadshape.replayer.job import Settings
+from loadshape.stats import Integers
 from loadshape.trace import Loop, Trace, digest_content, keep_segments, list_segments, rename_segments
 
 
-def cut_portion(trace: Trace, node: int, nodes: int) -> Trace:
-    """Return what *node* (0 <= node < nodes) gets of *trace*. Raises InputError when there is nothing for it."""
+def cut_portions(trace: Trace, nodes: int) -> Iterator[Trace]:
+    """Yield what each of *nodes* gets of *trace*, in their order. Raises InputError when there are too few sessions."""
     ordinal = count_sessions(trace)
-    rows = np.flatnonzero(ordinal % nodes == node)
-    if not len(rows):
-        raise InputError(f"nodes: {nodes}, but the trace has {ordinal.max(initial=-1) + 1} sessions; use fewer nodes")
+    sessions = int(ordinal.max(initial=-1)) + 1
+    if sessions < nodes:
+        raise InputError(f"nodes: {nodes}, but the trace has {sessions} sessions; use fewer nodes")
+    owner = ordinal % nodes
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(nodes), side="right")
+    for node, rows in enumerate(np.split(order, ends[:-1])):
+        yield _cut(trace, rows, node, nodes)
+
+
+def _cut(trace: Trace, rows: Integers, node: int, nodes: int) -> Trace:
     requests = trace.requests.take(rows)
     named, params = list_segments(requests), requests["params"].combine_chunks()
     segments, number = keep_segments(trace.segments, np.r_[named, pc.drop_null(params).to_numpy()].astype(np.int64))

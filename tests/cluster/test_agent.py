@@ -17,7 +17,7 @@ from end_to_end.conftest import find_workers, wait_for
 from loadshape.cluster import agent as module
 from loadshape.cluster.agent import Agent, Heard
 from loadshape.cluster.beacon import Sounder, make_token
-from loadshape.cluster.portion import cut_portion
+from loadshape.cluster.portion import cut_portions
 from loadshape.endpoint import Script, running
 from loadshape.errors import InputError, ReplayError, StartMissed, TargetError
 from loadshape.log import READS, REQUESTS, SCHEMAS
@@ -79,7 +79,7 @@ def hear_end(agent: Agent) -> Heard:
 
 def prepare(agent: Agent, job: Job, tmp_path: Path, *, requests: int = 8, gap: float = 10.0) -> Path:
     """Give the agent its part of a trace, and return where its log is."""
-    portion = cut_portion(open_loop(requests, gap), 1, 2)
+    portion = list(cut_portions(open_loop(requests, gap), 2))[1]
     return Path(agent.prepare(job, portion, scratch=str(tmp_path), is_shared=False))
 
 
@@ -113,7 +113,7 @@ def test_a_node_plays_its_portion_and_hands_over_what_it_wrote(agent: Agent, url
 
 def test_on_a_shared_disk_workers_write_into_the_log_itself(agent: Agent, url: str, tmp_path: Path) -> None:
     job = make_job(url, tmp_path)
-    portion = cut_portion(open_loop(4, 10), 1, 2)
+    portion = list(cut_portions(open_loop(4, 10), 2))[1]
     assert agent.prepare(job, portion, scratch=str(tmp_path), is_shared=True) == job.log
     hear_all(agent, Ready, 2)
     agent.tell(Start(epoch_ns=time.monotonic_ns() + SOON_NS))
@@ -141,7 +141,7 @@ def test_an_order_to_start_that_comes_too_late_is_refused(agent: Agent, url: str
 
 
 def test_another_portion_than_was_sent_is_refused(agent: Agent, url: str, tmp_path: Path) -> None:
-    portion = cut_portion(open_loop(4, 10), 1, 2)
+    portion = list(cut_portions(open_loop(4, 10), 2))[1]
     damaged = type(portion)(portion.manifest, portion.requests.slice(1), portion.segments)
     with pytest.raises(ReplayError, match=r"its portion of the trace arrived as sha256:.*, and was sent as sha256:"):
         agent.prepare(make_job(url, tmp_path), damaged, scratch=str(tmp_path), is_shared=False)
@@ -153,8 +153,8 @@ def test_what_this_node_does_not_have_is_refused(
 ) -> None:
     job = make_job(url, tmp_path, targets=[Target(url, model="sim", key="env:LOADSHAPE_NO_SUCH_KEY")])
     with pytest.raises(TargetError, match="LOADSHAPE_NO_SUCH_KEY is empty or not set"):
-        agent.prepare(job, cut_portion(open_loop(4, 10), 1, 2), scratch=str(tmp_path), is_shared=False)
-    portion = cut_portion(closed_loop(300, 200), 0, 2)
+        agent.prepare(job, list(cut_portions(open_loop(4, 10), 2))[1], scratch=str(tmp_path), is_shared=False)
+    portion = list(cut_portions(closed_loop(300, 200), 2))[0]
     with pytest.raises(InputError, match=r"scratch: /proc/.* cannot be made"):
         agent.prepare(make_job(url, tmp_path), portion, scratch="/proc/none", is_shared=False)
     monkeypatch.setattr(capacity, "read_descriptors", lambda: (100, 100))

@@ -21,7 +21,7 @@ import pytest
 from end_to_end.conftest import check_books, wait_for
 from hosts import find_obstacle
 
-from loadshape.cluster.portion import cut_portion
+from loadshape.cluster.portion import cut_portions
 from loadshape.endpoint import Script, running
 from loadshape.log import Log
 from loadshape.nodes import Node
@@ -95,8 +95,7 @@ def check_nobody_left(ring: Ring) -> None:
 def check_nodes(log: Log, trace: Trace, nodes: int) -> None:
     """Check what is said of the nodes against what can be known otherwise."""
     assert [it.node for it in log.nodes] == list(range(nodes))
-    for node in log.nodes:
-        portion = cut_portion(trace, node.node, nodes)
+    for node, portion in zip(log.nodes, cut_portions(trace, nodes), strict=True):
         assert node.portion_digest == portion.digest
         assert node.planned == portion.requests.num_rows
         assert node.niceness == 0  # Ray starts its processes at 15
@@ -273,8 +272,9 @@ REFUSED = {
         "ReplayError: node 0 .* has loadshape .*, and here is 9.9",
     ),
     "another portion": (
-        "launcher = ls.RayLauncher(nodes=2, address=ADDRESS); whole = it.cut_portion; "
-        "it.cut_portion = lambda *given: ls.Trace(given[0].manifest, whole(*given).requests, whole(*given).segments)",
+        "launcher = ls.RayLauncher(nodes=2, address=ADDRESS); whole = it.cut_portions; "
+        "it.cut_portions = lambda trace, nodes: "
+        "(ls.Trace(trace.manifest, part.requests, part.segments) for part in whole(trace, nodes))",
         "ReplayError: node 0 .* its portion of the trace arrived as sha256:.*, and was sent as sha256:",
     ),
     "a clock that nobody can ask": (

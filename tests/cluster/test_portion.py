@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadshape.cluster.portion import cut_portion, split_settings
+from loadshape.cluster.portion import cut_portions, split_settings
 from loadshape.errors import InputError
 from loadshape.plan import split_trace
 from loadshape.replayer.job import Settings
@@ -28,7 +28,7 @@ def read_texts(trace: Trace) -> dict[int, list[list[str]]]:
 def test_a_portion_has_its_sessions_with_their_numbers_and_only_the_texts_that_they_say() -> None:
     said: list[Messages] = [(("user", (word,)),) for word in ("one", "two", "three", "four")]
     trace = make_trace(*(ask(at, messages=it) for at, it in enumerate(said)))
-    portion = cut_portion(trace, 1, 2)
+    portion = list(cut_portions(trace, 2))[1]
     assert portion.requests["request"].to_pylist() == [1, 3]
     assert read_texts(portion) == {1: [["two"]], 3: [["four"]]}
     assert portion.segments.num_rows == 2
@@ -37,21 +37,21 @@ def test_a_portion_has_its_sessions_with_their_numbers_and_only_the_texts_that_t
 
 def test_parameters_are_taken_along() -> None:
     trace = make_trace(ask(0), ask(1, params={"temperature": 0}), ask(2, params={"temperature": 1}))
-    portion = cut_portion(trace, 1, 2)
+    portion = list(cut_portions(trace, 2))[1]
     place = portion.requests["params"][0].as_py()
     assert portion.segments["text"][place].as_py() == '{"temperature": 0}'
-    assert cut_portion(trace, 0, 2).requests["params"].to_pylist()[0] is None
+    assert next(cut_portions(trace, 2)).requests["params"].to_pylist()[0] is None
 
 
 def test_the_digest_is_that_of_the_content() -> None:
-    portion = cut_portion(open_loop(9, 5), 2, 3)
+    portion = list(cut_portions(open_loop(9, 5), 3))[2]
     assert portion.digest == digest_content(portion.requests, portion.segments, portion.manifest.loop)
-    assert portion.digest != cut_portion(open_loop(9, 5), 1, 3).digest
+    assert portion.digest != list(cut_portions(open_loop(9, 5), 3))[1].digest
 
 
 def test_totals_are_split() -> None:
     trace = closed_loop(12, 7)
-    assert [cut_portion(trace, node, 3).manifest.loop.slots for node in range(3)] == [3, 2, 2]
+    assert [it.manifest.loop.slots for it in cut_portions(trace, 3)] == [3, 2, 2]
     settings = Settings(slots=5, cap=4)
     parts = [split_settings(trace, settings, node, 2) for node in range(2)]
     assert [(part.slots, part.cap) for part in parts] == [(3, 2), (2, 2)]
@@ -66,7 +66,7 @@ def test_the_first_requests_of_the_trace_are_counted_again() -> None:
 
 def test_more_nodes_than_sessions_are_refused() -> None:
     with pytest.raises(InputError, match="nodes: 3, but the trace has 2 sessions; use fewer nodes"):
-        cut_portion(open_loop(2, 1), 2, 3)
+        list(cut_portions(open_loop(2, 1), 3))
 
 
 # Properties
@@ -96,8 +96,7 @@ def test_the_union_of_all_plans_is_the_trace(trace: Trace, nodes: int, processes
     whole = split_trace(trace, 0, 1)
     said, due = read_texts(trace), dict(zip(whole.request, whole.due_ns, strict=True))
     found: list[int] = []
-    for node in range(nodes):
-        portion = cut_portion(trace, node, nodes)
+    for portion in cut_portions(trace, nodes):
         assert read_texts(portion) == {number: said[number] for number in portion.requests["request"].to_pylist()}
         for worker in range(processes):
             share = split_trace(portion, worker, processes)
@@ -108,14 +107,14 @@ def test_the_union_of_all_plans_is_the_trace(trace: Trace, nodes: int, processes
 
 @given(traces(), st.integers(1, 5))
 def test_portions_put_together_are_the_table_again(trace: Trace, nodes: int) -> None:
-    portions = [cut_portion(trace, node, nodes).requests.drop_columns(["messages", "params"]) for node in range(nodes)]
+    portions = [it.requests.drop_columns(["messages", "params"]) for it in cut_portions(trace, nodes)]
     together = pa.concat_tables(portions).sort_by("request")
     assert together.equals(trace.requests.drop_columns(["messages", "params"]))
 
 
 @given(traces(), st.integers(2, 5))
 def test_no_segment_is_idle_and_none_is_missing(trace: Trace, nodes: int) -> None:
-    portion = cut_portion(trace, nodes - 1, nodes)
+    portion = list(cut_portions(trace, nodes))[-1]
     messages = pc.list_flatten(portion.requests["messages"].combine_chunks())
     named = np.asarray(pc.list_flatten(pc.struct_field(messages, "segments")))
     params = np.asarray(portion.requests["params"].drop_null())
