@@ -154,7 +154,7 @@ def test_what_this_node_does_not_have_is_refused(
     job = make_job(url, tmp_path, targets=[Target(url, model="sim", key="env:LOADSHAPE_NO_SUCH_KEY")])
     with pytest.raises(TargetError, match="LOADSHAPE_NO_SUCH_KEY is empty or not set"):
         agent.prepare(job, list(cut_portions(open_loop(4, 10), 2))[1], scratch=str(tmp_path), is_shared=False)
-    portion = list(cut_portions(closed_loop(300, 200), 2))[0]
+    portion = next(cut_portions(closed_loop(300, 200), 2))
     with pytest.raises(InputError, match=r"scratch: /proc/.* cannot be made"):
         agent.prepare(make_job(url, tmp_path), portion, scratch="/proc/none", is_shared=False)
     monkeypatch.setattr(capacity, "read_descriptors", lambda: (100, 100))
