@@ -35,6 +35,7 @@ from loadshape.digest import digest_file
 from loadshape.environment import describe_host
 from loadshape.errors import InputError, LoadshapeError, ReplayError, StartMissed
 from loadshape.lease import holding
+from loadshape.log import ENVIRONMENT_NAME
 from loadshape.replayer.capacity import check_capacity
 from loadshape.replayer.crew import STDERR_NAME, Crew
 from loadshape.replayer.job import Job, Order, Progress, Report, Start, Stop
@@ -118,8 +119,9 @@ class Agent:
         name = f"loadshape-{job.run}-node-{job.node}"
         self._home = _make_folder(Path(scratch or tempfile.gettempdir()) / name)
         trace = portion.write(self._home / "portion.trace")
-        log = Path(job.log) if is_shared else self._home / "run.log"
-        log.mkdir(parents=True, exist_ok=True)
+        log = Path(job.log) if is_shared else _make_folder(self._home / "run.log")
+        if not (log / ENVIRONMENT_NAME).is_file() and is_shared:
+            raise InputError(f"is_shared: {log} is not there on this node; leave it out, and the logs are fetched")
         job = msgspec.structs.replace(job, trace=str(trace), log=str(log))
         lease = self._open.enter_context(holding(log))
         self._crew = self._open.enter_context(Crew(number_jobs(job), lease=lease))
@@ -155,7 +157,8 @@ class Agent:
             )
 
     def list_files(self) -> list[File]:
-        """Return the files of the workers' folders."""
+        """Return the files of the workers' folders, which nobody writes any more: who still did is ended."""
+        self._open.close()
         log = self._home / "run.log"
         paths = sorted(path for path in log.glob("worker-*/*") if path.name != STDERR_NAME or path.stat().st_size)
         return [File(str(path.relative_to(log)), path.stat().st_size, digest_file(path)) for path in paths]

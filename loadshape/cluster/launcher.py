@@ -132,7 +132,8 @@ class RayLauncher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Begin to send a node its portion, and return the call."""
         settings = split_settings(trace, job.settings, member.node, self.nodes)
         first = member.node * settings.workers
-        job = msgspec.structs.replace(job, worker=first, node=member.node, settings=settings)
+        log = str(Path(job.log).absolute())  # a node may stand elsewhere
+        job = msgspec.structs.replace(job, log=log, worker=first, node=member.node, settings=settings)
         member.workers = range(first, first + settings.workers)
         member.portion_digest = portion.digest
         return member.hand.prepare.remote(job, ray.put(portion), scratch=self.scratch, is_shared=self.is_shared)

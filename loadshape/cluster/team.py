@@ -86,7 +86,7 @@ class RayTeam:
     def tell(self, order: Order) -> None:
         """Say *order* to every node; an order to start waits until all have it, and is refused if one has not."""
         if not isinstance(order, Start):
-            self._told = [it.hand.tell.remote(order) for it in self._members if not it.is_over]
+            self._told += [it.hand.tell.remote(order) for it in self._members if not it.is_over]
             return
         self._epoch_ns = order.epoch_ns
         calls = [it.hand.tell.remote(Start(epoch_ns=self._translate(it, order.epoch_ns))) for it in self._members]
@@ -153,6 +153,8 @@ class RayTeam:
         after_s = (time.monotonic_ns() - self._epoch_ns) / 1e9
         member.lost = f"{why}, {after_s:.1f} s into the run"
         self.losses.append(f"{member} {member.lost}")
+        if is_over:  # should it be there after all, it is to send no more
+            self._told.append(member.hand.tell.remote(Stop(grace_s=0.0, reason=f"stopped: {member.lost}")))
         if self._grace_s is not None:
             self.tell(Stop(grace_s=self._grace_s, reason=f"stopped: {self.losses[0]}"))
 

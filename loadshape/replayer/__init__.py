@@ -165,6 +165,7 @@ def _count_interrupts() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupts  # only the main thread gets signals, and may say what becomes of them
         return
+
     def note(number: int, _frame: object) -> None:
         interrupts.append(number)
 
