@@ -3,7 +3,8 @@
 # The same trace is replayed in turn by worker processes of this host and by those that an agent of a Ray cluster starts
 # on this host, against a raw-socket responder (loadshape.responder): 200 requests a second for 20 s, one worker, five
 # chunks an answer. Compared are lateness, which is what the workers see of their surroundings, and how long everything
-# but the traffic takes: from the call to T0, and from the last answer to the complete log.
+# but the traffic takes: from the call to T0, and from the last answer to the complete log. Then an agent is asked
+# CALLS times what it heard, 50 calls under way at once: what a node costs the coordinator, which asks each so often.
 # Limits: the cluster has one node, and head, agent, workers, responder and coordinator share this machine's cores; on
 # machines of their own the workers would have Ray's processes beside them and nothing else.
 
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from loadshape.cluster.beacon import make_token
 from loadshape.cluster.launcher import RayLauncher
 from loadshape.log import Log
 from loadshape.replayer import replay
@@ -36,6 +38,7 @@ from loadshape.trial import Responders, Work, make_trace
 ROUNDS = 5
 RATE_HZ, RUN_S, CHUNKS = 200, 20, 5
 PORT = 26399
+CALLS, UNDER_WAY = 4_000, 50
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -54,7 +57,8 @@ def measure_overhead() -> dict[str, Any]:
         for _ in range(ROUNDS):
             for name, launcher in launchers.items():
                 rounds[name].append(_measure(trace, target, launcher, Path(folder) / f"{name}.log"))
-    return {name: _summarize(runs) for name, runs in rounds.items()}
+        calls = _measure_calls(f"127.0.0.1:{PORT}")
+    return {name: _summarize(runs) for name, runs in rounds.items()} | {"calls": calls}
 
 
 def _measure(trace: Trace, target: Target, launcher: Launcher, path: Path) -> dict[str, float]:
@@ -69,6 +73,17 @@ def _measure(trace: Trace, target: Target, launcher: Launcher, path: Path) -> di
         "start_s": (log.run.epoch_monotonic_ns - begun_ns) / 1e9,
         "close_s": (ended_ns - log.manifest.ended_ns) / 1e9,
     }
+
+
+def _measure_calls(address: str) -> dict[str, float]:
+    """Return what a call to an agent takes of the coordinator, and how many it can do in a second."""
+    with RayLauncher(nodes=1, address=address).place(1, make_token()) as (ray, (member,)):
+        ray.get(member.hand.hear.remote(0.0))
+        begun_s, used_s = time.monotonic(), time.process_time()
+        for _ in range(CALLS // UNDER_WAY):
+            ray.get([member.hand.hear.remote(0.0) for _ in range(UNDER_WAY)])
+        used_s, took_s = time.process_time() - used_s, time.monotonic() - begun_s
+    return {"cpu_us_a_call": round(used_s / CALLS * 1e6, 1), "calls_per_s": round(CALLS / took_s)}
 
 
 def _read_lateness_us(log: Log) -> np.ndarray[Any, Any]:

@@ -53,6 +53,8 @@ class Forwarder:
         while True:
             head = await client[0].readuntil(b"\r\n\r\n")
             self.heads.append(head.decode())
+            # Read before anything is answered: to close with bytes unread is to reset, and the answer may be lost.
+            body = await client[0].readexactly(measure_body(head))
             if (refusal := self._judge(head)) is not None:
                 client[1].write(refusal)
                 await (client[1].drain() if refusal else asyncio.sleep(3600))
@@ -72,14 +74,12 @@ class Forwarder:
                 client[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 await asyncio.gather(pump(client[0], server[1]), pump(server[0], client[1]))
                 return
-            await self._pass_on(head, place.path, client, server)
+            self._pass_on(head, body, place.path, server)
 
-    async def _pass_on(self, head: bytes, path: str, client: Stream, server: Stream) -> None:
+    def _pass_on(self, head: bytes, body: bytes, path: str, server: Stream) -> None:
         """Pass on one request."""
         first, *fields = head.decode().removesuffix("\r\n\r\n").split("\r\n")
         kept = [it for it in fields if not it.lower().startswith("proxy-")]
-        lengths = [int(it.partition(":")[2]) for it in fields if it.lower().startswith("content-length:")]
-        body = await client[0].readexactly(sum(lengths))
         server[1].write("\r\n".join([f"{first.split()[0]} {path} HTTP/1.1", *kept, "", ""]).encode() + body)
 
     def _judge(self, head: bytes) -> bytes | None:
@@ -100,6 +100,12 @@ class Forwarder:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+def measure_body(head: bytes) -> int:
+    """Return the length of the body behind *head*."""
+    fields = head.decode().lower().split("\r\n")
+    return sum(int(it.partition(":")[2]) for it in fields if it.startswith("content-length:"))
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

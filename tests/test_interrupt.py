@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from loadshape.interrupt import shielding_children
+from loadshape.interrupt import counting_interrupts, shielding_children
 
 BLOCKED = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
 
@@ -30,3 +30,14 @@ def test_what_came_meanwhile_comes_afterwards() -> None:
         signal.raise_signal(signal.SIGINT)
         reached = True
     assert reached
+
+
+def test_what_would_interrupt_is_counted_and_then_interrupts_again() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with counting_interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        with counting_interrupts() as inner:
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert (interrupts, inner) == ([signal.SIGINT, signal.SIGINT], [signal.SIGTERM])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -116,10 +116,10 @@ def main() -> int:
 
 def _fill_values(arguments: list[str]) -> list[str]:
     """Return *arguments* with the value of each flag that may stand without one."""
-    following = [*arguments[1:], "-"]
+    following = [*arguments[1:], "-"]  # one more than needed where there are none
     return [
         f"{given}={IMPLIED[given]}" if given in IMPLIED and after.startswith("-") else given
-        for given, after in zip(arguments, following, strict=True)
+        for given, after in zip(arguments, following, strict=False)
     ]
 
 

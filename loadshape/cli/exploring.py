@@ -75,7 +75,9 @@ class _Player:
             replay_settings, processes=replay_settings.processes or choose_processes(), duration_s=length_s
         )
         with watch_replay(self.teller, trace, settings) as watch:
-            log = replay(trace, self.targets, log=path, settings=settings, watch=watch, force=True)
+            log = replay(
+                trace, self.targets, log=path, settings=settings, launcher=self.given.cluster, watch=watch, force=True
+            )
         if log.manifest.ended == "interrupted":
             raise KeyboardInterrupt
         return log

@@ -92,9 +92,11 @@ class Agent:
         self._error: LoadshapeError | None = None
         self._is_news = False  # the error is
         self._heard_at_s = time.monotonic()
+        self._is_shared = False
         self._crew: Crew | None = None
         self._listener: threading.Thread | None = None
         self._home = Path()
+        self._holds_log = False  # rows of the run are, or may be, below it
 
     def describe(self) -> Facts:
         """Say who this is."""
@@ -114,10 +116,17 @@ class Agent:
         *job* is that of its first worker; the log goes to a folder of this node below *scratch*, or straight to the
         place that the job names if that *is_shared*. Raises InputError or ReplayError.
         """
+
+        def leave() -> None:
+            if not self._holds_log:
+                self.clear()
+
         _check_portion(portion)
         _check_job(portion, job)
         name = f"loadshape-{job.run}-node-{job.node}"
         self._home = _make_folder(Path(scratch or tempfile.gettempdir()) / name)
+        self._open.callback(leave)
+        self._is_shared = is_shared
         trace = portion.write(self._home / "portion.trace")
         log = Path(job.log) if is_shared else _make_folder(self._home / "run.log")
         if not (log / ENVIRONMENT_NAME).is_file() and is_shared:
@@ -138,6 +147,7 @@ class Agent:
         epoch_ns = order.epoch_ns if isinstance(order, Start) else 0
         if epoch_ns and time.monotonic_ns() > epoch_ns - LATE_NS:
             raise StartMissed("the order to start came too late for T0: the node or the network to it is overloaded")
+        self._holds_log |= bool(epoch_ns) and not self._is_shared
         self._crew.tell(order)
         return epoch_ns, epoch_ns + measure_offset_ns()[0]
 
@@ -215,7 +225,8 @@ class Agent:
                 return
             self._error, self._is_news = error, True
             self._changed.notify_all()
-        crew.tell(Stop(grace_s=0.0, reason=f"stopped: {error}"))
+        with suppress(ValueError):  # they were ended meanwhile, and their pipes are closed
+            crew.tell(Stop(grace_s=0.0, reason=f"stopped: {error}"))
 
 
 def _make_folder(path: Path) -> Path:

@@ -20,7 +20,10 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,7 +99,7 @@ class RayLauncher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         token = make_token()
         with self.place(job.settings.processes, token) as (ray, members):
             _check_alike(members)
-            _check_addresses(job, members)
+            _check_addresses(job, {ray.util.get_node_ip_address(), *(it.address for it in members)})
             portions = cut_portions(trace, self.nodes)
             calls = [self._send(ray, *it, trace, job) for it in zip(members, portions, strict=True)]
             for member, call in zip(members, calls, strict=True):
@@ -166,9 +169,23 @@ def _connecting(ray: Any, address: str) -> Iterator[None]:
             "or give the address of its head, HOST:6379"
         ) from None
     try:
-        yield
+        with _heeding_term():
+            yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _heeding_term() -> Iterator[None]:
+    """Take SIGTERM for an interrupt: Ray's own handler prints a stack and aborts, and agents would stay until then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _knock(address: str) -> None:
@@ -193,10 +210,12 @@ def _placing(ray: Any, nodes: int, cpus: int) -> Iterator[tuple[Any, list[str]]]
         raise InputError(f"nodes: {nodes} with {cpus} CPUs or more, and the cluster has {len(fit)}: {had}")
     group = ray.util.placement_group([{"CPU": cpus}] * nodes, strategy="STRICT_SPREAD")
     try:
-        if not group.wait(PLACE_S):
-            raise InputError(
-                f"nodes: {nodes} with {cpus} free CPUs were not to be had for {PLACE_S:.0f} s: others use them"
-            )
+        deadline_s = time.monotonic() + PLACE_S
+        while not group.wait(1):  # it hears no Ctrl-C meanwhile
+            if time.monotonic() > deadline_s:
+                raise InputError(
+                    f"nodes: {nodes} with {cpus} free CPUs were not to be had for {PLACE_S:.0f} s: others use them"
+                )
         placed = ray.util.placement_group_table(group)["bundles_to_node_id"]
         where = {it["NodeID"]: it["NodeManagerAddress"] for it in alive}
         yield group, [where[placed[bundle]] for bundle in range(nodes)]
@@ -223,9 +242,9 @@ def _check_alike(members: list[Member]) -> None:
             )
 
 
-def _check_addresses(job: Job, members: list[Member]) -> None:
-    """Raise InputError for a target that each node would take for itself."""
-    if len({it.address for it in members}) < 2:
+def _check_addresses(job: Job, machines: set[str]) -> None:
+    """Raise InputError for a target that each of several *machines*, of which we are one, would take for itself."""
+    if len(machines) < 2:
         return
     for target, addresses in zip(job.targets, job.addresses, strict=True):
         if any(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from loadshape.environment import redact_secrets
 from loadshape.errors import StartMissed, TargetError
+from loadshape.interrupt import counting_interrupts
 from loadshape.lease import holding
 from loadshape.log import Log, Run
 from loadshape.replayer.crew import sum_progress
@@ -43,6 +42,7 @@ from loadshape.target import Target, is_foreign
 from loadshape.trace import Trace
 
 READY_S = 60.0
+PATIENCE = (1, 4, 16)
 INTERRUPTED = "interrupted by the user"
 
 Watch = Callable[[Progress, float], None]
@@ -101,16 +101,33 @@ def replay(
 
 
 def _perform(stage: Stage, job: Job, launcher: Launcher, observer: Observer, watch: Watch, notes: list[str]) -> None:
-    """Have the workers play, and close the log."""
-    with holding(stage.log) as lease, launcher.launch(job, stage.trace, lease=lease) as team:
-        with observer:
-            ready = team.gather_ready(READY_S)
-            run = describe_run(stage.trace, job, ready=ready, lead_ns=team.lead_ns, launcher=launcher)
-            stage.announce(run)
-            observer.begin(run.epoch_monotonic_ns)
-            done, ended = _play(team, run, job.settings, watch)
-        notes = [*notes, *team.bring_home(run.epoch_monotonic_ns), *observer.notes]
-    stage.conclude(run, done, ended, notes, losses=team.losses)
+    """Have the workers play, and close the log; from T0 on nothing but a kill keeps us from that."""
+    with ExitStack() as counting:
+        with holding(stage.log) as lease, launcher.launch(job, stage.trace, lease=lease) as team:
+            with observer:
+                run = _announce(stage, job, launcher, team)
+                observer.begin(run.epoch_monotonic_ns)
+                interrupts = counting.enter_context(counting_interrupts())
+                done, ended = _play(team, run, job.settings, watch, interrupts)
+            notes = [*notes, *team.bring_home(run.epoch_monotonic_ns), *observer.notes]
+        stage.conclude(run, done, ended, notes, losses=team.losses)
+    if interrupts and ended != "interrupted":
+        raise KeyboardInterrupt  # pressed while the log was being closed
+
+
+def _announce(stage: Stage, job: Job, launcher: Launcher, team: Team) -> Run:
+    """Wait until all are ready, write down what is about to happen, and return it.
+
+    Writing can take longer than T0 is ahead, on a busy disk; then T0 is farther ahead the next time.
+    """
+    ready = team.gather_ready(READY_S)
+    for patience in PATIENCE:
+        lead_ns = patience * team.lead_ns
+        run = describe_run(stage.trace, job, ready=ready, lead_ns=lead_ns, launcher=launcher)
+        stage.announce(run)
+        if time.monotonic_ns() < run.epoch_monotonic_ns - lead_ns // 2:
+            break
+    return run
 
 
 def choose_processes() -> int:
@@ -137,7 +154,7 @@ def _choose_breaker(settings: Settings, targets: list[Target], addresses: list[l
     return any(is_foreign(target, of_target) for target, of_target in zip(targets, addresses, strict=True))
 
 
-def _play(team: Team, run: Run, settings: Settings, watch: Watch) -> tuple[list[Done], str]:
+def _play(team: Team, run: Run, settings: Settings, watch: Watch, interrupts: Sequence[int]) -> tuple[list[Done], str]:
     """Start the workers at T0 and wait for all of them; return what they did and how the run ended."""
     epoch_ns = run.epoch_monotonic_ns
     if time.monotonic_ns() > epoch_ns - 50_000_000:
@@ -146,35 +163,15 @@ def _play(team: Team, run: Run, settings: Settings, watch: Watch) -> tuple[list[
     done: dict[int, Done] = {}
     said: dict[int, Progress] = {}
     told = 0
-    with _count_interrupts() as interrupts:
-        while len(done) < team.expected:
-            _hear(team, said, done)
-            watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
-            if len(interrupts) > told:
-                told = len(interrupts)
-                team.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
+    while len(done) < team.expected:
+        _hear(team, said, done)
+        watch(sum_progress(said), (time.monotonic_ns() - epoch_ns) / 1e9)
+        if len(interrupts) > told:
+            told = len(interrupts)
+            team.tell(Stop(grace_s=settings.interrupt_grace_s if told == 1 else 0.0, reason=INTERRUPTED))
     parts = [done[worker] for worker in sorted(done)]
     stopped = [part.stopped for part in parts if part.stopped]
     return parts, "interrupted" if interrupts else stopped[0] if stopped else "complete"
-
-
-@contextmanager
-def _count_interrupts() -> Iterator[list[int]]:
-    """Collect Ctrl-C instead of raising it: an exception between two lines of a worker would lose the second."""
-    interrupts: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts  # only the main thread gets signals, and may say what becomes of them
-        return
-
-    def note(number: int, _frame: object) -> None:
-        interrupts.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _hear(team: Team, said: dict[int, Progress], done: dict[int, Done]) -> None:

@@ -44,6 +44,7 @@ from loadshape.log import (
 )
 from loadshape.manifest import NAME, check_free, read_manifest, sync_folder, write_manifest
 from loadshape.recovery import recover
+from loadshape.replayer.crew import END_S
 from loadshape.replayer.isolation import KEEPING
 from loadshape.replayer.job import Done, Job, Ready
 from loadshape.replayer.launcher import Launcher, Local
@@ -133,6 +134,9 @@ class Stage:
         """Put the log of what there is in the place of what was written."""
         whole, cut = (self.log.with_name(f".{self.log.name}.{kind}") for kind in ("whole", "cut"))
         told = losses[0] if ended == "complete" else ended
+        deadline_s = time.monotonic() + END_S
+        while is_held(self.log) and time.monotonic() < deadline_s:
+            time.sleep(0.05)  # on a shared disk the workers of a lost node may still be closing their files
         recover(self.log, whole, ended=f"incomplete: {told}", notes=[*losses, *notes])
         self.log.rename(cut)
         whole.rename(self.log)

@@ -20,7 +20,7 @@ from loadshape.cluster.beacon import Sounder, make_token
 from loadshape.cluster.portion import cut_portions
 from loadshape.endpoint import Script, running
 from loadshape.errors import InputError, ReplayError, StartMissed, TargetError
-from loadshape.log import READS, REQUESTS, SCHEMAS
+from loadshape.log import ENVIRONMENT_NAME, READS, REQUESTS, SCHEMAS
 from loadshape.replayer import capacity
 from loadshape.replayer.job import Done, Job, Progress, Ready, Settings, Start, Stop
 from loadshape.shard import read_stream
@@ -112,15 +112,37 @@ def test_a_node_plays_its_portion_and_hands_over_what_it_wrote(agent: Agent, url
 
 
 def test_on_a_shared_disk_workers_write_into_the_log_itself(agent: Agent, url: str, tmp_path: Path) -> None:
-    job = make_job(url, tmp_path)
+    job, scratch = make_job(url, tmp_path), tmp_path / "scratch"
     portion = list(cut_portions(open_loop(4, 10), 2))[1]
-    assert agent.prepare(job, portion, scratch=str(tmp_path), is_shared=True) == job.log
+    with pytest.raises(InputError, match=r"is_shared: .*/shared.log is not there on this node"):
+        agent.prepare(job, portion, scratch=str(tmp_path / "other"), is_shared=True)
+    Path(job.log).mkdir()
+    (Path(job.log) / ENVIRONMENT_NAME).write_text("{}")  # as the coordinator leaves it
+    assert agent.prepare(job, portion, scratch=str(scratch), is_shared=True) == job.log
     hear_all(agent, Ready, 2)
     agent.tell(Start(epoch_ns=time.monotonic_ns() + SOON_NS))
     hear_all(agent, Done, 2)
-    assert sorted(it.name for it in Path(job.log).iterdir()) == ["worker-02", "worker-03"]
-    agent.clear()
+    assert sorted(it.name for it in Path(job.log).iterdir()) == [ENVIRONMENT_NAME, "worker-02", "worker-03"]
+    agent.close()
+    assert list(scratch.iterdir()) == []  # its portion is of no use any more
     assert (Path(job.log) / "worker-02" / "requests.arrows").exists()
+
+
+def test_before_the_start_there_is_nothing_to_keep(agent: Agent, url: str, tmp_path: Path) -> None:
+    prepare(agent, make_job(url, tmp_path), tmp_path)
+    hear_all(agent, Ready, 2)
+    agent.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_handed_out_when_nobody_writes_them_any_more(agent: Agent, url: str, tmp_path: Path) -> None:
+    log = prepare(agent, make_job(url, tmp_path), tmp_path, requests=4000)
+    hear_all(agent, Ready, 2)
+    agent.tell(Start(epoch_ns=time.monotonic_ns() + SOON_NS))
+    wait_for(lambda: len(find_workers(log)) == 2, "two workers")
+    assert len(agent.list_files()) == 2 * len(SCHEMAS)
+    assert find_workers(log) == []
+    assert sum(read_stream(log / f"worker-0{it}/requests.arrows", REQUESTS).num_rows for it in (2, 3)) == 2000
 
 
 def test_it_answers_pings_as_long_as_it_lives(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_the_library_takes_a_launcher(ring: Ring, url: str, short: Path, tmp_pat
     assert int(out.split()[-1]) >= 4  # before, during, after
     folders = {it.folder for it in Log.open(tmp_path / "run.log").nodes}
     assert (folders == {str(tmp_path / "run.log")}) is is_shared
-    assert not any(list(ring.see_disk(node).glob("loadshape-*/run.log")) for node in ring.nodes)
+    assert not any(list(ring.see_disk(node).glob("loadshape-*")) for node in ring.nodes)
 
 
 def test_a_run_on_one_machine_differs_by_the_node_alone(ring: Ring, url: str, short: Path, tmp_path: Path) -> None:
@@ -254,6 +254,51 @@ def test_a_full_disk_on_one_node(ring: Ring, url: str, long: Path, tmp_path: Pat
     check_nobody_left(ring)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_an_agent_that_stands_still(
+    ring: Ring, url: str, long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the nodes are not: a log's name need not be a whole path
+    Path("run.toml").write_text(f"[cluster]\nnodes = 2\nis_shared = {str(is_shared).lower()}\n")
+    process = ring.replay(long, Path("run.log"), "--run", "run.toml", url=url)
+    wait_until_sending(ring, tmp_path / "run.log")
+    agents = [number for node in ring.nodes for number in ring.list_processes(node, "ray::Agent")]
+    os.kill(agents[0], signal.SIGSTOP)
+    if not is_shared:  # it wakes up in time for its log to be fetched, and ends what its worker was doing
+        wait_for(lambda: sum(len(ring.list_processes(it, WORKER)) for it in ring.nodes) == 1, "the end of the others")
+        os.kill(agents[0], signal.SIGCONT)
+    code, told = finish(process)
+    assert code == 3, told
+    log = Log.open(tmp_path / "run.log")
+    log.verify()
+    (lost,) = [it for it in log.nodes if it.lost]
+    assert lost.lost.startswith("was not heard for 10 s")
+    assert "lost" not in log.manifest.outcomes  # every row was written, and all of them are here
+    assert sum(log.manifest.outcomes.values()) == 6000
+    check_nobody_left(ring)
+
+
+def test_a_signal_before_the_start_ends_in_words(ring: Ring, url: str, short: Path, long: Path, tmp_path: Path) -> None:
+    first = ring.replay(long, tmp_path / "first.log", nodes=3, url=url)
+    wait_until_sending(ring, tmp_path / "first.log")
+    for number, after_s in ((signal.SIGINT, 0), (signal.SIGTERM, 5)):  # while Ray is reached, and later
+        log = tmp_path / f"{number}.log"
+        second = ring.replay(short, log, nodes=3, url=url)
+        until_s = time.monotonic() + after_s
+        wait_for(lambda until_s=until_s: time.monotonic() > until_s, "the second to wait for CPUs")
+        wait_for(lambda log=log: (log / "planned.arrow").exists(), "the second to be under way")
+        second.send_signal(number)
+        code, told = finish(second)
+        assert (code, told.splitlines()[-1]) == (130, "loadshape: interrupted")
+    first.send_signal(signal.SIGINT)
+    first.send_signal(signal.SIGTERM)
+    assert finish(first)[0] == 130
+    log = Log.open(tmp_path / "first.log")
+    check_books(log)
+    assert log.manifest.ended == "interrupted"
+    check_nobody_left(ring)
+
+
 REFUSED = {
     "more nodes than there are": (
         "launcher = ls.RayLauncher(nodes=9, address=ADDRESS)",
@@ -276,6 +321,10 @@ REFUSED = {
         "it.cut_portions = lambda trace, nodes: "
         "(ls.Trace(trace.manifest, part.requests, part.segments) for part in whole(trace, nodes))",
         "ReplayError: node 0 .* its portion of the trace arrived as sha256:.*, and was sent as sha256:",
+    ),
+    "a target of this machine alone": (
+        "launcher = ls.RayLauncher(nodes=1, address=ADDRESS); target = ls.Target('http://127.0.0.1:9/v1')",
+        "InputError: target: http://127.0.0.1:9/v1 is another machine for each node",
     ),
     "a clock that nobody can ask": (
         "launcher = ls.RayLauncher(nodes=2, address=ADDRESS); true = it.Sounder; "

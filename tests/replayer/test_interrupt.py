@@ -13,6 +13,7 @@ import pytest
 from logs import make_run
 
 from loadshape import replayer
+from loadshape.interrupt import counting_interrupts
 from loadshape.replayer.job import Done, Order, Progress, Report, Settings, Start, Stop
 
 PROGRESS = Progress(begun=1, ended=1, failed=0, in_flight=0, reads=1, late_ns=0)
@@ -42,7 +43,9 @@ class ScriptedCrew:
 def play(crew: ScriptedCrew) -> tuple[list[Done], str]:
     run = make_run(1, epoch_monotonic_ns=time.monotonic_ns() + 10**9)
     watch: Any = lambda _progress, _elapsed_s: None  # noqa: E731
-    return replayer._play(crew, run, Settings(processes=1, interrupt_grace_s=5.0), watch)  # type: ignore[arg-type]
+    settings = Settings(processes=1, interrupt_grace_s=5.0)
+    with counting_interrupts() as interrupts:
+        return replayer._play(crew, run, settings, watch, interrupts)  # type: ignore[arg-type]
 
 
 def stops(crew: ScriptedCrew) -> list[float]:
