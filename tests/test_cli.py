@@ -32,6 +32,23 @@ def fail(problem: BaseException) -> Any:
     return command
 
 
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        (["replay", "t", "--ray", "--nodes", "2"], ["replay", "t", "--ray=auto", "--nodes", "2"]),
+        (["doctor", "--ray"], ["doctor", "--ray=auto"]),
+        (["doctor", "--ray", "10.0.0.1:6379"], ["doctor", "--ray", "10.0.0.1:6379"]),
+        (["doctor", "--ray=10.0.0.1:6379"], ["doctor", "--ray=10.0.0.1:6379"]),
+    ],
+)
+def test_ray_may_stand_without_an_address(given: list[str], passed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", ["loadshape", *given])
+    monkeypatch.setattr(cli, "app", lambda tokens: heard.append(tokens))
+    assert cli.main() == 0
+    assert heard == [passed]
+
+
 @pytest.mark.parametrize(("problem", "code", "told"), ENDS)
 def test_a_failure_is_one_line(
     problem: BaseException, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -30,6 +30,7 @@ from loadshape.nodes import write_nodes
 from loadshape.replayer.job import Done, Order, Ready, Report, Start, Stop
 
 HEAR_S = 0.25
+CALL_S = 2e-3  # a call takes 0.35 ms of the coordinator (benchmarks/overhead.py): many nodes are heard less often
 SILENT_S = 10.0
 
 
@@ -48,6 +49,7 @@ class RayTeam:
         self._is_shared = is_shared
         self._open = ExitStack()
         self._epoch_ns = 0
+        self._hear_s = max(HEAR_S, len(members) * CALL_S)
         self._calls: dict[Any, Member] = {}  # calls to `hear` under way
         self._told: list[Any] = []  # orders whose arrival nobody waits for: kept, so that they do arrive
         for member in members:
@@ -96,7 +98,7 @@ class RayTeam:
     def listen(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
         """Yield what the workers of all nodes say, and note who is lost."""
         if not self._calls:
-            time.sleep(min(timeout_s, HEAR_S))  # all have ended: there is nothing to wait for
+            time.sleep(min(timeout_s, self._hear_s))  # all have ended: there is nothing to wait for
             return
         waiting = list(self._calls)
         self._ray.wait(waiting, num_returns=1, timeout=timeout_s)
@@ -105,7 +107,7 @@ class RayTeam:
             member = self._calls.pop(call)
             yield from self._take(member, call)
         for call, member in list(self._calls.items()):
-            if time.monotonic() - member.asked_at_s > HEAR_S + SILENT_S:
+            if time.monotonic() - member.asked_at_s > self._hear_s + SILENT_S:
                 del self._calls[call]
                 self._lose(member, f"was not heard for {SILENT_S:.0f} s", is_over=True)
 
@@ -125,7 +127,7 @@ class RayTeam:
 
     def _listen_to(self, member: Member) -> None:
         member.asked_at_s = time.monotonic()
-        self._calls[member.hand.hear.remote(HEAR_S)] = member
+        self._calls[member.hand.hear.remote(self._hear_s)] = member
 
     def _take(self, member: Member, call: Any) -> Iterator[tuple[int, Report]]:
         try:

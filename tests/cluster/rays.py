@@ -20,6 +20,7 @@ from hosts import Host, building
 RAY = str(Path(sys.executable).with_name("ray"))
 LOADSHAPE = str(Path(sys.executable).with_name("loadshape"))
 PORT = 6379
+AHEAD_S = (3_600, 86_400, 7)
 START_S = 120.0
 MOUNT = "mount -t tmpfs -o mode=755"
 QUIET = {
@@ -31,7 +32,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Ring:
-    """The cluster: the head, from which runs are started, and the nodes that load."""
+    """The cluster: the head, from which runs are started, and the nodes that load, as long as they are there."""
 
     head: Host
     nodes: list[Host]

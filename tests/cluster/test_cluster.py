@@ -19,7 +19,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from end_to_end.conftest import check_books, wait_for
-from hosts import find_obstacle
 
 from loadshape.cluster.portion import cut_portions
 from loadshape.endpoint import Script, running
@@ -31,25 +30,14 @@ from loadshape.trace import Trace
 from loadshape.validity import judge
 from traces import open_loop, partly_open
 
-from .rays import LOADSHAPE, Ring, forming, stop
+from .rays import AHEAD_S, LOADSHAPE, Ring, stop
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
-AHEAD_S = (3_600, 86_400, 7)
 END_S = 120.0
 PLAYED = (0, 3)  # on a busy machine the verdict of a whole run may be INVALID
 WORKER = "loadshape.replayer.worker"
 ONE_MS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def ring() -> Iterator[Ring]:
-    pytest.importorskip("ray", reason="comes with the extra ray")
-    obstacle = find_obstacle()
-    if obstacle is not None:
-        pytest.skip(obstacle)
-    with forming(AHEAD_S) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -361,13 +349,14 @@ except ls.LoadshapeError as problem:
 def test_a_machine_that_is_lost(ring: Ring, url: str, long: Path, tmp_path: Path) -> None:
     process = ring.replay(long, tmp_path / "run.log", nodes=3, url=url)
     wait_until_sending(ring, tmp_path / "run.log")
-    stop(ring.nodes[1])  # the last test: it stays away
+    gone = ring.nodes.pop(1)  # it stays away
+    stop(gone)
     code, told = finish(process)
     assert code == 3, told
     log = Log.open(tmp_path / "run.log")
     log.verify()
     (lost,) = [it for it in log.nodes if it.lost]
-    assert lost.address == ring.nodes[1].address
+    assert lost.address == gone.address
     assert any(
         note.startswith(f"node {lost.node} ({lost.address}): its log was not fetched") for note in log.manifest.notes
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hosts import find_obstacle
 
 from loadshape import survey
 from loadshape.cli import main
@@ -23,7 +22,7 @@ from loadshape.survey import Sheet, find_distance, find_niceness, find_ray_ports
 from loadshape.target import Target
 from loadshape.version import __version__
 
-from .rays import LOADSHAPE, forming
+from .rays import LOADSHAPE, Ring
 
 HERE = describe_host()
 
@@ -166,12 +165,8 @@ def test_one_page_for_all() -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 @pytest.mark.timeout(300)
-def test_every_node_of_a_cluster_is_examined() -> None:
-    pytest.importorskip("ray", reason="comes with the extra ray")
-    obstacle = find_obstacle()
-    if obstacle is not None:
-        pytest.skip(obstacle)
-    with forming((3_600, 7)) as ring, socket.create_server((ring.gateway, 0)) as server:
+def test_every_node_of_a_cluster_is_examined(ring: Ring) -> None:
+    with socket.create_server((ring.gateway, 0)) as server:
         port = server.getsockname()[1]
         urls = (f"--target=http://{ring.gateway}:{port}/v1", f"--target=http://{ring.gateway}:{port + 1}/v1")
         asked = ring.start(LOADSHAPE, "doctor", "--ray", ring.address, *urls, "--json")
