@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from loadshape.interrupt import counting_interrupts
 PIECE_BYTES = 64 << 20
 AT_ONCE = 8  # nodes
 HURRY_S = 5.0
+_PLACE = re.compile(r"worker-(\d+)/\w[\w.]*")
 HASH_S = 600.0  # a disk may read 100 MB/s
 
 
@@ -68,11 +70,19 @@ def _try_fetch(ray: Any, member: Member, log: Path, is_cut: Callable[[], bool]) 
         timeout_s = ANSWER_S if member.lost else HASH_S
         files: list[File] = get_answer(ray, member, member.hand.list_files.remote(), timeout_s=timeout_s)
         for file in files:
-            _fetch_file(ray, member, file, log / file.path, is_cut)
+            _fetch_file(ray, member, file, log / _check_place(member, file.path), is_cut)
     except ReplayError as problem:
         return str(problem)
     member.is_home = True
     return ""
+
+
+def _check_place(member: Member, path: str) -> str:
+    """Return *path* if it is that of a file of one of the node's own workers. Raises ReplayError for any other."""
+    found = _PLACE.fullmatch(path)
+    if found is None or int(found[1]) not in member.workers:
+        raise ReplayError(f"{member}: names {path!r}, which is no file of its workers; refused")
+    return path
 
 
 def _fetch_file(ray: Any, member: Member, file: File, path: Path, is_cut: Callable[[], bool]) -> None:

@@ -37,15 +37,15 @@ class Ray:
 class Hand:
     """A node that has one file."""
 
-    def __init__(self, content: bytes) -> None:
-        file = File(PLACE, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+    def __init__(self, content: bytes, place: str = PLACE) -> None:
+        file = File(place, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
         self.list_files = SimpleNamespace(remote=lambda: [file])
         self.read_piece = SimpleNamespace(remote=lambda _path, start, size_bytes: content[start : start + size_bytes])
 
 
 def fetch(hand: Hand, log: Path) -> tuple[dict[int, str], Member]:
     """Return why a node's log could not be had, and that node."""
-    member = Member(0, "192.0.2.1", hand)
+    member = Member(0, "192.0.2.1", hand, workers=range(2))
     return fetch_logs(Ray(), [member], log), member
 
 
@@ -64,7 +64,7 @@ def test_a_file_comes_in_pieces_and_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("lost", "patience_s"), [("", 600), ("was not heard", 30)])
 def test_a_node_has_time_to_hash_what_it_has_unless_it_is_lost(tmp_path: Path, lost: str, patience_s: float) -> None:
     ray = Ray()
-    fetch_logs(ray, [Member(0, "192.0.2.1", Hand(CONTENT), lost=lost)], tmp_path)
+    fetch_logs(ray, [Member(0, "192.0.2.1", Hand(CONTENT), workers=range(2), lost=lost)], tmp_path)
     assert ray.patience_s == patience_s
 
 
@@ -73,6 +73,16 @@ def test_another_hash_is_not_taken_for_home(tmp_path: Path) -> None:
     reasons, member = fetch(Hand(CONTENT[:-1] + b"X"), tmp_path)
     assert "arrived with another hash" in reasons[0]
     assert not member.is_home
+
+
+@pytest.mark.parametrize(
+    "place", ["../run.json", "worker-00/../run.json", "worker-07/reads.arrows", "/tmp/x", "run.json"]
+)
+def test_a_node_names_files_of_its_own_workers_only(tmp_path: Path, place: str) -> None:
+    reasons, member = fetch(Hand(CONTENT, place), tmp_path / "log")
+    assert "which is no file of its workers; refused" in reasons[0]
+    assert not member.is_home
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("hurry_s", "is_home"), [(-1.0, False), (60.0, True)])
