@@ -100,7 +100,7 @@ def test_an_interrupt_leaves_on_the_node_what_takes_long_and_is_handed_on(
 
 def test_what_has_no_room_here_stays_there_and_is_named(tmp_path: Path) -> None:
     (tmp_path / PLACE).mkdir(parents=True)  # no file can be there
-    members = [Member(it, f"192.0.2.{it}", Hand(CONTENT), folder=f"/scratch/{it}") for it in range(2)]
+    members = [Member(it, f"192.0.2.{it}", Hand(CONTENT), workers=range(2), folder=f"/scratch/{it}") for it in range(2)]
     where = r"node 0 \(192.0.2.0\) in /scratch/0, node 1 \(192.0.2.1\) in /scratch/1"
     with pytest.raises(LogError, match=f"cannot be written: Is a directory; what is not here yet is still on {where}"):
         fetch_logs(Ray(), members, tmp_path)
