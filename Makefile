@@ -6,6 +6,8 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; d
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
+SPREAD := -n auto --dist loadfile --no-loadscope-reorder  # a file's tests share what takes long to make
+
 .PHONY: demo test test-vllm lint fast golden audit clean
 .DEFAULT_GOAL := demo
 
@@ -13,13 +15,13 @@ demo: .venv/.demo  ## from ShareGPT text to a verdict, in demo/
 	$(BIN)/loadshape demo
 
 test: .venv/.test  ## the whole suite
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest $(SPREAD)
 
 test-vllm: .venv/.test $(if $(LOADSHAPE_VLLM_URL),,.vllm/.made)  ## against a real vLLM on the CPU (2.7 GB), or the one at LOADSHAPE_VLLM_URL
 	LOADSHAPE_VLLM=.vllm $(BIN)/python -m pytest -m vllm tests/vllm
 
 fast: .venv/.test  ## without the end-to-end parts
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
 lint: .venv/.lint  ## ruff, mypy strict, and the house rules
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,9 +17,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow.compute as pc
 import pytest
 from end_to_end.conftest import check_books, wait_for
+from hosts import find_obstacle
 
 from loadshape.cluster.portion import cut_portions
 from loadshape.endpoint import Script, running
@@ -26,18 +29,29 @@ from loadshape.log import Log
 from loadshape.nodes import Node
 from loadshape.plan import split_trace
 from loadshape.recovery import recover
+from loadshape.survey import Sheet
 from loadshape.trace import Trace
 from loadshape.validity import judge
 from traces import open_loop, partly_open
 
-from .rays import AHEAD_S, LOADSHAPE, Ring, stop
+from .rays import AHEAD_S, LOADSHAPE, Ring, forming, stop
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 END_S = 120.0
 PLAYED = (0, 3)  # on a busy machine the verdict of a whole run may be INVALID
 WORKER = "loadshape.replayer.worker"
 ONE_MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def ring() -> Iterator[Ring]:
+    pytest.importorskip("ray", reason="comes with the extra ray")
+    obstacle = find_obstacle()
+    if obstacle is not None:
+        pytest.skip(obstacle)
+    with forming(AHEAD_S) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -344,6 +358,24 @@ except ls.LoadshapeError as problem:
     assert process.returncode == 0, errors
     assert re.search(error, out), out + errors
     check_nobody_left(ring)
+
+
+def test_every_node_of_a_cluster_is_examined(ring: Ring) -> None:
+    with socket.create_server((ring.gateway, 0)) as server:
+        port = server.getsockname()[1]
+        urls = (f"--target=http://{ring.gateway}:{port}/v1", f"--target=http://{ring.gateway}:{port + 1}/v1")
+        asked = ring.start(LOADSHAPE, "doctor", "--ray", ring.address, *urls, "--json")
+        out, err = asked.communicate(timeout=120)
+    assert asked.returncode == 1, err
+    sheets = msgspec.json.decode(out, type=list[Sheet])
+    assert [sheet.node.partition("(")[2] for sheet in sheets] == [f"{node.address})" for node in ring.nodes]
+    for sheet in sheets:
+        found = {it.name: it for it in sheet.findings}
+        assert found[f"target {ring.gateway} port {port}"].status == "ok"
+        assert found[f"target {ring.gateway} port {port + 1}"].status == "bad"
+        assert {"descriptors", "timers", "kernel stamps", "ports of Ray"} <= set(found)
+        assert found["clock of the node"].measured.endswith("of 100 pings")
+        assert (found["versions"].status, found["niceness"].status) == ("ok", "ok")
 
 
 def test_a_machine_that_is_lost(ring: Ring, url: str, long: Path, tmp_path: Path) -> None:

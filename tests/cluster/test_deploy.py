@@ -320,7 +320,6 @@ class TestRank:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("ray")
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the loopback network 127.0.0.0/8, and /proc")
 def test_three_ranks_are_a_cluster_until_the_command_ends() -> None:
     pytest.importorskip("ray", reason="comes with the extra ray")

@@ -17,7 +17,7 @@ from loadshape.log import Log
 from loadshape.validity import judge
 from traces import open_loop
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PLAY = """
 import json, os, signal, sys, threading, time

@@ -1,5 +1,4 @@
-# The doctor's round: what only several machines have, from invented facts; findings that are alike; a real round over
-# nodes in namespaces.
+# The doctor's round: what only several machines have, from invented facts; findings that are alike.
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from loadshape import survey
@@ -21,8 +19,6 @@ from loadshape.nodes import Burst
 from loadshape.survey import Sheet, find_distance, find_niceness, find_ray_ports, find_road, find_versions, merge_sheets
 from loadshape.target import Target
 from loadshape.version import __version__
-
-from .rays import LOADSHAPE, Ring
 
 HERE = describe_host()
 
@@ -160,27 +156,6 @@ def test_one_page_for_all() -> None:
         "!! quota  1    1",
         "               do: remove",
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
-@pytest.mark.timeout(300)
-def test_every_node_of_a_cluster_is_examined(ring: Ring) -> None:
-    with socket.create_server((ring.gateway, 0)) as server:
-        port = server.getsockname()[1]
-        urls = (f"--target=http://{ring.gateway}:{port}/v1", f"--target=http://{ring.gateway}:{port + 1}/v1")
-        asked = ring.start(LOADSHAPE, "doctor", "--ray", ring.address, *urls, "--json")
-        out, err = asked.communicate(timeout=120)
-    assert asked.returncode == 1, err
-    sheets = msgspec.json.decode(out, type=list[Sheet])
-    assert [sheet.node.partition("(")[2] for sheet in sheets] == [f"{node.address})" for node in ring.nodes]
-    for sheet in sheets:
-        found = {it.name: it for it in sheet.findings}
-        assert found[f"target {ring.gateway} port {port}"].status == "ok"
-        assert found[f"target {ring.gateway} port {port + 1}"].status == "bad"
-        assert {"descriptors", "timers", "kernel stamps", "ports of Ray"} <= set(found)
-        assert found["clock of the node"].measured.endswith("of 100 pings")
-        assert (found["versions"].status, found["niceness"].status) == ("ok", "ok")
 
 
 def test_no_cluster_is_told_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
