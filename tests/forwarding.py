@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-REFUSAL = b"HTTP/1.1 %d %b\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<p>No</p>"
+REFUSAL = b"HTTP/1.1 %d %b\r\nConnection: close\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<p>No</p>"
 
 
 class Forwarder:

@@ -71,8 +71,9 @@ def find_obstacle() -> str | None:
 @contextlib.contextmanager
 def building(ahead_s: Sequence[int]) -> Iterator[list[Host]]:
     """Give one host for each number, all on one bridge with this host."""
-    mark = f"{os.getpid()}n{next(_NETS)}"
-    bridge, net = f"lb{mark}", f"198.18.{os.getpid() % 250}"  # addresses for benchmarks: RFC 2544
+    number = next(_NETS)
+    mark = f"{os.getpid()}n{number}"
+    bridge, net = f"lb{mark}", f"198.18.{(os.getpid() + 101 * number) % 250}"  # for benchmarks: RFC 2544
     hosts = [Host(f"lh{mark}-{at}", f"{net}.{at + 1}", ahead) for at, ahead in enumerate(ahead_s)]
     with contextlib.ExitStack() as made:
         _run("ip", "link", "add", bridge, "type", "bridge")

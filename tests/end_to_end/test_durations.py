@@ -63,8 +63,8 @@ def test_a_closed_loop_ends_when_its_time_is_over(url: str, tmp_path: Path) -> N
 
 
 def test_a_turn_that_falls_due_after_the_end_is_not_reached(url: str, tmp_path: Path) -> None:
-    trace = partly_open(4, 3, gap=10, think=150)
-    log = play(trace, Target(url), tmp_path / "a.log", duration_s=0.3)
+    trace = partly_open(4, 3, gap=10, think=500)
+    log = play(trace, Target(url), tmp_path / "a.log", duration_s=1.0)
     assert log.requests["outcome"].to_pylist() == ["ok", "ok", "not_reached"] * 4
 
 
