@@ -17,11 +17,13 @@
 from __future__ import annotations
 
 import http.client
+import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,6 +88,7 @@ class Scraper:
         self._writing = threading.Lock()
         self._sink: pa.NativeFile | None = None
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
+        self._fault = ""  # of the disk; nothing is written after it
         self.notes: list[str] = []
 
     def __enter__(self) -> Scraper:
@@ -99,9 +102,10 @@ class Scraper:
         if not self._watched:
             return
         self._epoch_ns = epoch_ns
-        self._sink = pa.OSFile(str(self._path), "wb")
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._stream = pa.ipc.new_stream(self._sink, SAMPLES, options=options)
+        with self._noting():
+            self._sink = pa.OSFile(str(self._path), "wb")
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            self._stream = pa.ipc.new_stream(self._sink, SAMPLES, options=options)
         with self._writing:
             held, self._rows = self._rows, []
             for batch in held:
@@ -114,10 +118,11 @@ class Scraper:
         self._over.set()
         for thread in self._threads:
             thread.join()
-        if self._stream is not None and self._sink is not None:
-            self._stream.close()
-            self._sink.close()
-        self.notes += [_tell_faults(it) for it in self._watched if it.faults]
+        for end in (self._stream, self._sink):
+            with self._noting():
+                if end is not None:
+                    end.close()
+        self.notes += [_tell_faults(it) for it in self._watched if it.faults] + ([self._fault] if self._fault else [])
 
     def _watch(self, watched: Watched) -> None:
         due_ns = self._epoch_ns
@@ -141,11 +146,23 @@ class Scraper:
             self._write(batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        if self._fault:
+            return
         if self._stream is None:
             self._rows.append(batch)
             return
         at_ns = pc.subtract(batch.column("at_ns"), self._epoch_ns)
-        self._stream.write_batch(batch.set_column(1, SAMPLES.field("at_ns"), at_ns))
+        with self._noting():
+            self._stream.write_batch(batch.set_column(1, SAMPLES.field("at_ns"), at_ns))
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keep a fault of the disk from ending the run: it is for the log's writers to say that it is full."""
+        try:
+            yield
+        except OSError as problem:
+            why = os.strerror(problem.errno) if problem.errno else str(problem).partition("\n")[0]
+            self._fault = self._fault or f"{self._path.name}: cannot be written: {why}; later samples are missing"
 
 
 def watch_targets(

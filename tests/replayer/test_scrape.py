@@ -124,6 +124,14 @@ def test_without_anything_to_watch_there_is_no_file(tmp_path: Path) -> None:
     assert read_samples(tmp_path).num_rows == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+def test_a_full_disk_is_a_note_and_never_the_end_of_a_run() -> None:
+    with Scraper(Path("/dev/full"), [counting()], 0.01) as scraper:
+        scraper.begin(time.monotonic_ns())
+        time.sleep(0.05)
+    assert scraper.notes == ["full: cannot be written: No space left on device; later samples are missing"]
+
+
 def test_a_run_that_is_killed_keeps_what_was_written(tmp_path: Path) -> None:
     taken: list[float] = []
     scraper = Scraper(tmp_path / NAME, [Watched(0, lambda: taken.append(0.0) or [Sample("n", {}, 1.0)])], 0.01)
