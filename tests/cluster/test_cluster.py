@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import pytest
 from end_to_end.conftest import check_books, wait_for
 from hosts import find_obstacle
 
+from loadshape.capture import Capture
 from loadshape.cluster.portion import cut_portions
 from loadshape.endpoint import Script, running
 from loadshape.log import Log
@@ -30,9 +32,9 @@ from loadshape.nodes import Node
 from loadshape.plan import split_trace
 from loadshape.recovery import recover
 from loadshape.survey import Sheet
-from loadshape.trace import Trace
+from loadshape.trace import Loop, Trace
 from loadshape.validity import judge
-from traces import open_loop, partly_open
+from traces import Messages, ask, make_trace, open_loop, partly_open
 
 from .rays import AHEAD_S, LOADSHAPE, Ring, forming, stop
 
@@ -161,6 +163,34 @@ def test_the_library_takes_a_launcher(ring: Ring, url: str, short: Path, tmp_pat
     folders = {it.folder for it in Log.open(tmp_path / "run.log").nodes}
     assert (folders == {str(tmp_path / "run.log")}) is is_shared
     assert not any(list(ring.see_disk(node).glob("loadshape-*")) for node in ring.nodes)
+
+
+def test_turns_quote_what_the_server_said_and_the_bytes_of_every_answer_come_home(
+    ring: Ring, url: str, tmp_path: Path
+) -> None:
+    later: Messages = (("user", ("Hi",)), ("assistant", (("answer", [0]),)), ("user", ("And then?",)))
+    rows = [
+        row
+        for session in range(20)
+        for row in (
+            ask(session * 20, session=session, messages=(("user", ("Hi",)),), output_tokens=30),
+            ask(None, session=session, turn=1, messages=later, output_tokens=30),
+        )
+    ]
+    path = make_trace(*rows, loop=Loop("partly_open")).write(tmp_path / "t.trace")
+    (tmp_path / "run.toml").write_text("[replay]\ncapture = true\n")
+    code, told = finish(ring.replay(path, tmp_path / "run.log", "--run", str(tmp_path / "run.toml"), url=url))
+    assert code in PLAYED, told
+    log = Log.open(tmp_path / "run.log")
+    check_books(log)
+    assert log.manifest.outcomes == {"ok": 40}
+    assert set(log.requests["node"].to_pylist()) == {0, 1}
+    tokens = log.requests["prompt_tokens"].to_pylist()
+    assert all(second > first + 20 for first, second in zip(tokens[::2], tokens[1::2], strict=True))
+    received: Counter[int] = Counter()
+    for piece in Capture.open(log.path).pieces():
+        received[piece.request] += len(piece.data)
+    assert [received[number] for number in range(40)] == log.requests["bytes_in"].to_pylist()
 
 
 def test_a_run_on_one_machine_differs_by_the_node_alone(ring: Ring, url: str, short: Path, tmp_path: Path) -> None:
